@@ -1,0 +1,37 @@
+# One command each: `make demo` shows Plait at work, `make test` checks everything.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint bench docs setup clean
+
+setup: $(VENV)/.ready
+
+# torch first and alone: a pinned request takes the plain CPU build, a range may fetch gigabytes of CUDA.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Plait needs Python >= 3.11; set PYTHON=/path/to/python3.11"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,hf]'
+	@touch $@
+
+demo: setup
+	$(BIN)/plait train gpt2-tiny --cluster local:4 --stages 2 --replicas 2,2 --steps 30 --verify --out runs/demo
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest
+
+bench: setup
+	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+docs: setup
+	$(BIN)/python docs/build.py
+
+clean:
+	rm -rf $(VENV) runs build dist src/*.egg-info
