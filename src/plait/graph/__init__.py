@@ -1,1 +1,18 @@
-"""placeholder"""
+"""From an ordinary model to a chain of atoms that can be cut: capture, constraints, stages."""
+
+from plait.graph.build import Model, build_graph
+from plait.graph.capture import CaptureError, Loss, batch_rows
+from plait.graph.graph import Atom, Graph, Parameter, RowMixer, Value
+
+__all__ = [
+    "Atom",
+    "CaptureError",
+    "Graph",
+    "Loss",
+    "Model",
+    "Parameter",
+    "RowMixer",
+    "Value",
+    "batch_rows",
+    "build_graph",
+]

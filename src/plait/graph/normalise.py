@@ -1,0 +1,157 @@
+"""Normalisation: the captured graph becomes one that can be cut anywhere its constraints allow.
+
+After it: no in-place operation that others can see is left outside the alias rule; every size is a
+function of one integer input `rows`; random operations draw from a named stream; assertions and dead
+nodes are gone; each parameter is read under one name.
+"""
+
+import operator
+
+import sympy
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from plait.graph.aliases import make_functional
+from plait.graph.capture import Captured, CaptureError
+from plait.graph.randomness import is_random, seeded
+
+ROWS = "rows"
+RANDOMNESS = "randomness"
+
+_ASSERTIONS = {
+    torch.ops.aten._assert_tensor_metadata.default,
+    torch.ops.aten._assert_scalar.default,
+    torch.ops.aten._assert_async.msg,
+    torch.ops.aten.sym_constrain_range_for_size.default,
+    torch.ops.aten.sym_constrain_range.default,
+}
+
+
+def normalise(captured: Captured) -> None:
+    """Rewrites `captured.module.graph` in place; the order of the passes matters."""
+    graph = captured.module.graph
+    symbols = row_symbols(captured)
+    _drop_assertions(graph)
+    _one_node_per_parameter(captured)
+    make_functional(graph)
+    _sizes_from_rows(graph, symbols)
+    _name_random_streams(captured.module)
+    _drop_dead(graph)
+
+
+def row_symbols(captured: Captured) -> set[sympy.Symbol]:
+    """All symbols that stand for the number of rows (inputs that never meet keep their own)."""
+    inputs = [
+        n for n in captured.module.graph.nodes if n.op == "placeholder" and n.name in captured.input_names
+    ]
+    return {
+        symbol
+        for node, batched in zip(inputs, captured.input_batched, strict=True)
+        if batched
+        for symbol in node.meta["val"].shape[0].node.expr.free_symbols
+    }
+
+
+def _drop_assertions(graph: fx.Graph) -> None:
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and node.target in _ASSERTIONS and not node.users:
+            graph.erase_node(node)
+
+
+def _one_node_per_parameter(captured: Captured) -> None:
+    """Tied parameters are read through several names; keep one node, under the first name."""
+    graph = captured.module.graph
+    kept: dict[str, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "get_attr" or node.target not in captured.parameter_names:
+            continue
+        name = captured.parameter_names[node.target]
+        if name in kept:
+            node.replace_all_uses_with(kept[name])
+            graph.erase_node(node)
+        else:
+            kept[name] = node
+
+
+def _sizes_from_rows(graph: fx.Graph, symbols: set[sympy.Symbol]) -> None:
+    """Replaces every integer that depends on the batch by arithmetic on the one input `rows`."""
+    first = next(iter(graph.nodes))
+    with graph.inserting_before(first):
+        rows = graph.placeholder(ROWS)
+    made: dict[sympy.Expr, fx.Node | int] = {}
+    for node in list(graph.nodes):
+        value = node.meta.get("val")
+        if node is rows or not isinstance(value, (torch.SymInt, torch.SymBool, torch.SymFloat)):
+            continue
+        expression = value.node.expr
+        if node.op != "call_function" or not expression.free_symbols <= symbols:
+            continue  # depends on data: `constraints.data_dependent_rule` keeps it with its users
+        with graph.inserting_before(node):
+            replacement = _integer_node(graph, expression, symbols, rows, made)
+        node.replace_all_uses_with(replacement)  # type: ignore[arg-type]
+        graph.erase_node(node)
+
+
+_ARITHMETIC = {
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+}
+
+
+def _integer_node(
+    graph: fx.Graph,
+    expression: sympy.Expr,
+    symbols: set[sympy.Symbol],
+    rows: fx.Node,
+    made: dict[sympy.Expr, fx.Node | int],
+) -> fx.Node | int:
+    if expression in symbols:
+        return rows
+    if expression.is_Integer:
+        return int(expression)
+    if expression in made:
+        return made[expression]
+    parts = [_integer_node(graph, part, symbols, rows, made) for part in expression.args]
+    if expression.is_Add or expression.is_Mul:
+        function = operator.add if expression.is_Add else operator.mul
+    elif type(expression).__name__ in _ARITHMETIC:
+        function = _ARITHMETIC[type(expression).__name__]
+    else:
+        raise CaptureError(
+            f"a size depends on the number of rows in a way Plait does not know ({expression}). "
+            "Sizes may add, multiply and divide the batch size by whole numbers."
+        )
+    node = parts[0]
+    for part in parts[1:]:
+        node = graph.call_function(function, (node, part))
+    made[expression] = node
+    return node
+
+
+def _name_random_streams(module: fx.GraphModule) -> None:
+    """Every random node draws from the stream (step, micro-batch, its own number): see `randomness`."""
+    graph = module.graph
+    nodes = [node for node in graph.nodes if is_random(node, module)]
+    if not nodes:
+        return
+    first = next(node for node in graph.nodes if node.op == "call_function")
+    with graph.inserting_before(first):
+        stream = graph.create_node("get_attr", RANDOMNESS)
+    for number, node in enumerate(nodes):
+        assert isinstance(node.target, OpOverload) or callable(node.target)
+        with graph.inserting_before(node):
+            replacement = graph.call_function(
+                seeded, (stream, number, node.target, *node.args), dict(node.kwargs)
+            )
+        replacement.meta = dict(node.meta)
+        node.replace_all_uses_with(replacement)
+        graph.erase_node(node)
+
+
+def _drop_dead(graph: fx.Graph) -> None:
+    for node in reversed(list(graph.nodes)):
+        if node.op in ("call_function", "get_attr") and not node.users and not node.is_impure():
+            graph.erase_node(node)

@@ -1,0 +1,81 @@
+"""Random operations that give one device's numbers wherever they run.
+
+Each random node of the captured graph has a number; before it runs, PyTorch's generator is set from
+(seed, step, micro-batch, node number). Any plan that keeps a micro-batch's rows whole therefore draws
+exactly what one device would. A replica that holds only some of the rows adds the first row's offset:
+masks are then independent between replicas and the same in every run.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
+
+# Tagged random by PyTorch, though with this argument at zero (or False) they draw nothing.
+_DRAWS_ONLY_WHEN = {
+    "scaled_dot_product_attention": "dropout_p",
+    "dropout": "train",
+    "feature_dropout": "train",
+    "alpha_dropout": "train",
+    "rrelu": "training",
+    "lstm": "dropout",
+    "gru": "dropout",
+    "rnn_tanh": "dropout",
+    "rnn_relu": "dropout",
+}
+
+
+@dataclass
+class Randomness:
+    """Where the run stands: what the next random node's stream is named after."""
+
+    seed: int = 0
+    step: int = 0
+    micro_batch: int = 0
+    row_offset: int = 0
+
+    def stream(self, node_number: int) -> int:
+        key = f"{self.seed},{self.step},{self.micro_batch},{self.row_offset},{node_number}"
+        return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "big")
+
+
+def seeded(
+    randomness: Randomness, node_number: int, function: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Calls a random operation with the generator set to its stream."""
+    torch.manual_seed(randomness.stream(node_number))
+    return function(*args, **kwargs)
+
+
+def is_random(node: fx.Node, module: fx.GraphModule) -> bool:
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, OpOverload):
+        return torch.Tag.nondeterministic_seeded in node.target.tags and _draws(node)
+    if isinstance(node.target, HigherOrderOperator):
+        regions = [getattr(module, str(arg.target)) for arg in node.all_input_nodes if arg.op == "get_attr"]
+        return any(
+            is_random(inner, region)
+            for region in regions
+            if isinstance(region, fx.GraphModule)
+            for inner in region.graph.nodes
+        )
+    return False
+
+
+def _draws(node: fx.Node) -> bool:
+    assert isinstance(node.target, OpOverload)
+    switch = _DRAWS_ONLY_WHEN.get(node.target._opname)
+    for index, argument in enumerate(node.target._schema.arguments):
+        if argument.name == switch:
+            value = (
+                node.args[index]
+                if index < len(node.args)
+                else node.kwargs.get(switch, argument.default_value)
+            )
+            return bool(value)
+    return True

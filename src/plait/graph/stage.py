@@ -1,0 +1,205 @@
+"""Stage code: the captured nodes of one stage as a module with explicit, named inputs and outputs.
+
+A stage is called with the number of rows, the batch inputs it reads and the values it receives, and
+returns the values it sends and, on the last stage, the loss. Nothing else reaches it, so its forward
+can run anywhere and its backward is `torch.autograd.backward(outputs, gradients)`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from plait.graph.aliases import is_training_batch_norm
+from plait.graph.build import Model, parameter_name
+from plait.graph.cut import StageCut
+from plait.graph.normalise import RANDOMNESS, ROWS
+from plait.graph.randomness import Randomness
+from plait.graph.rows import CROSS_ENTROPIES, argument, operator_of
+from plait.graph.synced import batch_norm_over_replicas, count_targets, cross_entropy_over_replicas
+
+REPLICAS = "replicas"
+ROW_SHARE = "row_share"
+
+
+@dataclass(frozen=True)
+class StageCode:
+    """`module(rows, *inputs, *received, [row_share, *target_totals]) -> (*sends, [loss])`.
+
+    `count_targets(rows, *inputs)` gives the target totals of a whole micro-batch; both it and the last
+    arguments exist only where the stage's rows are split over replicas.
+    """
+
+    cut: StageCut
+    module: fx.GraphModule
+    inputs: tuple[str, ...]
+    randomness: Randomness
+    count_targets: fx.GraphModule | None
+    split_rows: bool
+
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        found = dict(self.module.named_parameters())
+        return {p.name: found[p.name] for p in self.cut.parameters if not p.is_buffer}
+
+    def named_buffers(self) -> dict[str, Tensor]:
+        found = dict(self.module.named_buffers())
+        return {p.name: found[p.name] for p in self.cut.parameters if p.is_buffer}
+
+
+def build_stage(model: Model, cut: StageCut, *, split_rows: bool = False, replicas: Any = None) -> StageCode:
+    """The code of `cut`. With `split_rows`, operations that mix rows go over `replicas`."""
+    nodes = [node for atom in model.atom_nodes[cut.start : cut.end] for node in atom]
+    writer = _Writer(model, cut)
+    totals = _target_totals(nodes) if split_rows else []
+    writer.declare(nodes, totals)
+    for node in nodes:
+        writer.write(node, writer.over_replicas(node) if split_rows else None)
+    outputs = [writer.new[_node_named(model, value.name)] for value in cut.sends]
+    if cut.has_loss:
+        outputs.append(writer.new[_loss_node(model)])
+    writer.graph.output(tuple(outputs))
+    randomness = Randomness()
+    return StageCode(
+        cut=cut,
+        module=writer.module({RANDOMNESS: randomness, REPLICAS: replicas}),
+        inputs=tuple(writer.inputs),
+        randomness=randomness,
+        count_targets=_counter(model, cut, nodes, totals) if totals else None,
+        split_rows=split_rows,
+    )
+
+
+class _Writer:
+    """Copies nodes of the captured graph into a new one, reading what they need from its inputs."""
+
+    def __init__(self, model: Model, cut: StageCut) -> None:
+        self.model = model
+        self.cut = cut
+        self.graph = fx.Graph()
+        self.new: dict[fx.Node, fx.Node] = {}
+        self.inputs: list[str] = []
+        self.totals: dict[fx.Node, fx.Node] = {}
+
+    def declare(self, nodes: Iterable[fx.Node], totals: list[fx.Node]) -> None:
+        """Placeholders, parameters and the free nodes that `nodes` need, in that order."""
+        needed = self._needed(nodes)
+        received = {value.name for value in self.cut.receives}
+        everything = list(self.model.captured.module.graph.nodes)
+        rows = next(n for n in everything if n.op == "placeholder" and n.target == ROWS)
+        self.new[rows] = self.graph.placeholder(ROWS)
+        for node in everything:
+            if node.op == "placeholder" and node is not rows and node in needed:
+                self.new[node] = self.graph.placeholder(node.name)
+                self.inputs.append(node.name)
+        for value in self.cut.receives:
+            self.new[_node_named(self.model, value.name)] = self.graph.placeholder(value.name)
+        if totals:
+            self.new_row_share = self.graph.placeholder(ROW_SHARE)
+            self.totals = {node: self.graph.placeholder(f"total_{node.name}") for node in totals}
+        for node in everything:
+            if node.op == "get_attr" and node in needed:
+                self.new[node] = self.graph.get_attr(parameter_name(self.model.captured, node))
+        for node in everything:
+            if node in self.model.free and node in needed and node.name not in received:
+                self.write(node)
+
+    def _needed(self, nodes: Iterable[fx.Node]) -> set[fx.Node]:
+        needed: set[fx.Node] = set()
+        pending = [source for node in nodes for source in node.all_input_nodes]
+        while pending:
+            node = pending.pop()
+            if node not in needed:
+                needed.add(node)
+                if node in self.model.free:
+                    pending += node.all_input_nodes
+                    # nodes bound to a free one (a mask filled in place) come with it
+                    pending += [user for user in node.users if user in self.model.free and not user.users]
+        return needed
+
+    def write(self, node: fx.Node, call: tuple[Any, tuple[Any, ...]] | None = None) -> None:
+        if call is None:
+            self.new[node] = self.graph.node_copy(node, lambda n: self.new[n])
+        else:
+            function, args = call
+            mapped = fx.map_arg(args, lambda n: self.new.get(n, n))
+            self.new[node] = self.graph.call_function(function, mapped)
+
+    def over_replicas(self, node: fx.Node) -> tuple[Any, tuple[Any, ...]] | None:
+        """The call that computes a row-mixing node over split rows, None for any other node."""
+        if is_training_batch_norm(node):
+            x, weight, bias, mean, variance, _, momentum, eps = node.args[:8]
+            exchange = self.graph.create_node("get_attr", REPLICAS)
+            return batch_norm_over_replicas, (exchange, x, weight, bias, mean, variance, momentum, eps)
+        if node in self.totals:
+            function = operator_of(node)
+            assert function is not None
+            return cross_entropy_over_replicas, (
+                self.totals[node],
+                self.new_row_share,
+                function._opname.startswith("nll"),
+                node.args[0],
+                node.args[1],
+                argument(node, "weight"),
+                argument(node, "ignore_index"),
+                argument(node, "label_smoothing") or 0.0,
+            )
+        return None
+
+    def module(self, extra: dict[str, Any]) -> fx.GraphModule:
+        source = self.model.captured.module
+        attributes: dict[str, Any] = {}
+        for node, copy in self.new.items():
+            if node.op == "get_attr" and node.target != RANDOMNESS:
+                attributes[str(copy.target)] = _attribute(source, str(node.target))
+        attributes |= {name: value for name, value in extra.items() if self._reads(name)}
+        return fx.GraphModule(attributes, self.graph, class_name=f"Stage{self.cut.index}")
+
+    def _reads(self, name: str) -> bool:
+        return any(node.op == "get_attr" and node.target == name for node in self.graph.nodes)
+
+
+def _attribute(module: nn.Module, target: str) -> Any:
+    holder: Any = module
+    for part in target.split("."):
+        holder = getattr(holder, part)
+    return holder
+
+
+def _target_totals(nodes: Iterable[fx.Node]) -> list[fx.Node]:
+    mean = 1
+    return [
+        node
+        for node in nodes
+        if (function := operator_of(node)) is not None
+        and function._opname in CROSS_ENTROPIES
+        and argument(node, "reduction") == mean
+    ]
+
+
+def _counter(model: Model, cut: StageCut, nodes: list[fx.Node], totals: list[fx.Node]) -> fx.GraphModule:
+    """A module from the same batch inputs to the number of counted targets of each cross-entropy."""
+    writer = _Writer(model, cut)
+    writer.declare(nodes, [])
+    counts = []
+    for node in totals:
+        sources = (node.args[1], argument(node, "weight"), argument(node, "ignore_index"))
+        counts.append(writer.graph.call_function(count_targets, fx.map_arg(sources, lambda n: writer.new[n])))
+    writer.graph.output(tuple(counts))
+    # Unlike the stage it needs neither received values nor parameters: drop what it does not use.
+    for node in reversed(list(writer.graph.nodes)):
+        unused_value = node.op == "placeholder" and node.name in {v.name for v in cut.receives}
+        if not node.users and (node.op in ("get_attr", "call_function") or unused_value):
+            writer.graph.erase_node(node)
+    writer.new = {node: copy for node, copy in writer.new.items() if not copy._erased}
+    return writer.module({})
+
+
+def _node_named(model: Model, name: str) -> fx.Node:
+    return model.node_by_name[name]
+
+
+def _loss_node(model: Model) -> fx.Node:
+    (output,) = model.captured.module.graph.find_nodes(op="output")
+    (loss,) = output.all_input_nodes
+    return loss
