@@ -1,1 +1,19 @@
-"""placeholder"""
+"""What a plan costs: compute per atom, links and collectives, memory."""
+
+from plait.cost.analytic import analytic_costs
+from plait.cost.costs import AtomCost, Costs, OptimizerCost
+from plait.cost.links import ring_all_reduce_seconds, transfer_seconds
+from plait.cost.measure import measure_costs
+from plait.cost.optimizer import OptimizerFactory, optimizer_cost
+
+__all__ = [
+    "AtomCost",
+    "Costs",
+    "OptimizerCost",
+    "OptimizerFactory",
+    "analytic_costs",
+    "measure_costs",
+    "optimizer_cost",
+    "ring_all_reduce_seconds",
+    "transfer_seconds",
+]

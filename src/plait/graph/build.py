@@ -61,8 +61,8 @@ def build_graph(model: nn.Module, batch: Any, *, loss: Loss | None = None, name:
     atom_of = {node: index for index, group in enumerate(groups) for node in group.nodes}
     needs_gradient = _gradients(graph, captured, tensors)
     mixers = [
-        RowMixer(atom_of[node], node.name, module_path(node), why, synced)
-        for node, why, synced in mixing_nodes(graph, dims, free)
+        RowMixer(atom_of[node], node.name, module_path(node), why, remedy)
+        for node, why, remedy in mixing_nodes(graph, dims, free)
         if node in atom_of
     ]
     parameters = _parameters(groups, captured, tensors, free)

@@ -88,15 +88,16 @@ class Atom:
 class RowMixer:
     """A node whose rows depend on one another, so that a micro-batch's rows may not simply be split.
 
-    `synced` says that the runtime can still compute it exactly over split rows, by exchanging what
-    the rows share (BatchNorm statistics, the number of counted targets).
+    `remedy` is how the runtime still computes it exactly over split rows: "exchange" what the rows share
+    (BatchNorm statistics) inside the forward and backward, "count" what they share beforehand (targets
+    of a mean), or "" where it knows no way.
     """
 
     atom: int
     node: str
     module: str
     why: str
-    synced: bool
+    remedy: str
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ _LINEAR = {
     "squeeze",
     "mean",
 }
+Mixing = tuple[fx.Node, str, str]
 _MEAN = 1  # the number of `reduction="mean"` in PyTorch's operators
 
 
@@ -69,6 +70,8 @@ class BatchDims:
 
     def _expressions(self, node: fx.Node) -> list[sympy.Expr]:
         value = node.meta.get("val")
+        if isinstance(value, (tuple, list)):
+            value = next((v for v in value if isinstance(v, Tensor)), None)
         if not isinstance(value, Tensor):
             return []
         return [s.node.expr if isinstance(s, torch.SymInt) else sympy.Integer(s) for s in value.shape]
@@ -136,8 +139,8 @@ def argument(node: fx.Node, name: str) -> object:
     return None
 
 
-def mixing_nodes(graph: fx.Graph, dims: BatchDims, free: Set[fx.Node]) -> Iterator[tuple[fx.Node, str, bool]]:
-    """Nodes whose rows depend on one another: (node, why, can the runtime still do it exactly)."""
+def mixing_nodes(graph: fx.Graph, dims: BatchDims, free: Set[fx.Node]) -> Iterator[Mixing]:
+    """Nodes whose rows depend on one another, why, and the remedy (see `graph.RowMixer`)."""
     for node in graph.nodes:
         function = operator_of(node)
         inputs = [n for n in node.all_input_nodes if dims.batched(n)]
@@ -145,36 +148,44 @@ def mixing_nodes(graph: fx.Graph, dims: BatchDims, free: Set[fx.Node]) -> Iterat
             continue
         name = function._opname if function is not None else ""
         if function is not None and is_training_batch_norm(node):
-            yield node, "BatchNorm takes its statistics over all rows", True
+            yield node, "BatchNorm takes its statistics over all rows", "exchange"
         elif name in CROSS_ENTROPIES and argument(node, "reduction") == _MEAN:
-            yield from _cross_entropy(node, free, dims)
+            yield from _cross_entropy(node, free)
         elif dims.is_irregular(node):
-            yield node, "its size is not proportional to the rows", False
-        elif isinstance(node.meta.get("val"), Tensor) and not dims.batched(node):
+            yield node, "its size is not proportional to the rows", ""
+        elif not dims.batched(node) and _makes_tensors(node):
             yield from _reduction(node, name)
         elif function is not None and _works_along_rows(node, name, inputs[0], dims):
-            yield node, "it works along the batch dimension", False
+            yield node, "it works along the batch dimension", ""
         elif _interleaves(node, name, inputs[0], dims):
-            yield node, "it folds the rows into a dimension in which they are no longer in order", False
+            yield node, "it folds the rows into a dimension in which they are no longer in order", ""
 
 
-def _cross_entropy(node: fx.Node, free: Set[fx.Node], dims: BatchDims) -> Iterator[tuple[fx.Node, str, bool]]:
+def _makes_tensors(node: fx.Node) -> bool:
+    """A tuple without any row in it counts too: an autocast or no-grad region that reduces over rows."""
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) or (
+        isinstance(value, (tuple, list)) and any(isinstance(v, Tensor) for v in value)
+    )
+
+
+def _cross_entropy(node: fx.Node, free: Set[fx.Node]) -> Iterator[Mixing]:
     target, weight = node.args[1], argument(node, "weight")
     known = isinstance(target, fx.Node) and (target in free or target.op == "placeholder")
     known = known and (not isinstance(weight, fx.Node) or weight in free or weight.op == "get_attr")
-    yield node, "its mean counts only some targets, which may differ between rows", known
+    yield node, "its mean counts only some targets, which may differ between rows", "count" if known else ""
     yield from _nonlinear_after(node)
 
 
-def _reduction(node: fx.Node, name: str) -> Iterator[tuple[fx.Node, str, bool]]:
+def _reduction(node: fx.Node, name: str) -> Iterator[Mixing]:
     is_mean = name == "mean" or (name in _MEAN_LOSSES and argument(node, "reduction") == _MEAN)
     if not is_mean:
-        yield node, "it combines all rows other than by their mean", False
+        yield node, "it combines all rows other than by their mean", ""
     else:
         yield from _nonlinear_after(node)
 
 
-def _nonlinear_after(node: fx.Node) -> Iterator[tuple[fx.Node, str, bool]]:
+def _nonlinear_after(node: fx.Node) -> Iterator[Mixing]:
     """A mean over rows stays the mean of the parts only through linear operations."""
     pending, seen = list(node.users), set()
     while pending:
@@ -188,7 +199,7 @@ def _nonlinear_after(node: fx.Node) -> Iterator[tuple[fx.Node, str, bool]]:
         if linear and function is not None and function._opname in ("mul", "div"):
             linear = len(products) == 1
         if not linear:
-            yield user, "it takes a mean over all rows and is not linear in it", False
+            yield user, "it takes a mean over all rows and is not linear in it", ""
             return
         pending += user.users
 

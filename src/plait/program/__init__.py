@@ -1,1 +1,27 @@
-"""placeholder"""
+"""A plan compiled to instructions per rank: compile, static check, memory, text form."""
+
+from plait.program.check import ProgramError, check_program
+from plait.program.compile import compile_program
+from plait.program.instructions import COMPUTE, Instruction, Op, parse_instruction
+from plait.program.memory import RankMemory, check_memory, predict_memory
+from plait.program.program import Bucket, Edge, Program, StageTable
+from plait.program.text import format_program, parse_program
+
+__all__ = [
+    "COMPUTE",
+    "Bucket",
+    "Edge",
+    "Instruction",
+    "Op",
+    "Program",
+    "ProgramError",
+    "RankMemory",
+    "StageTable",
+    "check_memory",
+    "check_program",
+    "compile_program",
+    "format_program",
+    "parse_instruction",
+    "parse_program",
+    "predict_memory",
+]

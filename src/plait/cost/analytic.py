@@ -1,0 +1,134 @@
+"""Computed costs for devices not at hand: floating-point operations and bytes against a device's rates.
+
+A node takes the longer of its arithmetic at `efficiency` of the device's peak and its memory traffic at
+the same share of the bandwidth. Everything runs on the `meta` device, so a model of any size is costed
+on a laptop; the efficiency is a stated assumption of the device kind, not a measurement.
+"""
+
+from typing import Any, Protocol
+
+import torch.utils._pytree as pytree
+from torch import Tensor, fx
+from torch.utils.flop_counter import FlopCounterMode
+
+from plait.cost.costs import AtomCost, Costs, OptimizerCost
+from plait.cost.saved import SavedBytes
+from plait.cost.walk import NodeRun, batch_inputs, walk
+from plait.graph import Model
+from plait.graph.rows import operator_of
+
+_ROWS = (2, 4)  # two sizes give the fixed and the per-row part exactly, since nothing is noisy here
+
+
+class Rates(Protocol):
+    """What a kind of device offers; `plait.cluster.DeviceKind` has these."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def flops_per_second(self) -> float: ...
+    @property
+    def memory_bandwidth(self) -> float: ...
+    @property
+    def efficiency(self) -> float: ...
+
+
+class _Work:
+    """Operations and bytes of one atom, forward and backward, and what it saves."""
+
+    def __init__(self) -> None:
+        self.forward: list[tuple[float, float]] = []
+        self.backward: list[tuple[float, float]] = []
+        self.saved = 0.0
+
+
+def analytic_costs(model: Model, batch: Any, *, kinds: list[Rates], state_bytes_per_byte: float) -> Costs:
+    """Costs of `model` on every one of `kinds`, computed."""
+    low, high = (_work(model, batch, rows) for rows in _ROWS)
+    atoms = {kind.name: tuple(_cost(kind, a, b) for a, b in zip(low, high, strict=True)) for kind in kinds}
+    # An optimiser reads parameter, gradient and state and writes parameter and state.
+    traffic = 3 + 2 * state_bytes_per_byte
+    optimizer = {
+        kind.name: OptimizerCost(
+            state_bytes_per_byte, traffic / (kind.memory_bandwidth * kind.efficiency), 0.0
+        )
+        for kind in kinds
+    }
+    source = {kind.name: f"computed at {kind.efficiency:.0%} of peak" for kind in kinds}
+    return Costs(model.graph.fingerprint, atoms, optimizer, source)
+
+
+def _cost(kind: Rates, low: _Work, high: _Work) -> AtomCost:
+    def seconds(parts: list[tuple[float, float]]) -> float:
+        flops, bandwidth = kind.flops_per_second * kind.efficiency, kind.memory_bandwidth * kind.efficiency
+        return sum(max(operations / flops, moved / bandwidth) for operations, moved in parts)
+
+    def line(x: float, y: float) -> tuple[float, float]:
+        slope = (y - x) / (_ROWS[1] - _ROWS[0])
+        fixed = max(y - slope * _ROWS[1], 0.0)
+        return fixed, (y - fixed) / _ROWS[1]
+
+    return AtomCost(
+        *line(seconds(low.forward), seconds(high.forward)),
+        *line(seconds(low.backward), seconds(high.backward)),
+        *line(low.saved, high.saved),
+    )
+
+
+def _work(model: Model, batch: Any, rows: int) -> list[_Work]:
+    inputs = batch_inputs(model, pytree.tree_map_only(Tensor, lambda t: t.to("meta"), batch), rows, "meta")
+    atom_of = {name: index for index, atom in enumerate(model.graph.atoms) for name in atom.nodes}
+    work = [_Work() for _ in model.graph.atoms]
+    saved = SavedBytes(inputs.values())
+    for run in walk(model, inputs, rows, "meta"):
+        index = atom_of.get(run.node.name)
+        outputs, newly, forward, backward = _run(run, saved)
+        if index is None:
+            continue
+        moved = _bytes(run.inputs) + _bytes(run.parameters) + _bytes(outputs)
+        if _only_a_view(run.node):
+            moved = 0
+        work[index].forward.append((forward, moved))
+        if run.node in model.needs_gradient:
+            work[index].backward.append((backward, 2 * moved))
+        work[index].saved += newly
+    return work
+
+
+def _run(run: NodeRun, saved: SavedBytes) -> tuple[Any, float, float, float]:
+    """(outputs, saved bytes, forward operations, backward operations)"""
+    saved.ignore(run.parameters)
+    with FlopCounterMode(display=False) as counter:
+        outputs, newly = saved.count(run.forward)
+    forward = counter.get_total_flops()
+    if (attention := _attention(run.node, run.inputs)) is not None:
+        # On `meta` attention runs in its plain form; devices run the fused one, which keeps no score matrix.
+        return outputs, _bytes(run.inputs[1:]) + _bytes(outputs), attention, 2.5 * attention
+    with FlopCounterMode(display=False) as counter:
+        run.backward(outputs)
+    return outputs, newly, forward, counter.get_total_flops()
+
+
+def _attention(node: fx.Node, inputs: tuple[Tensor, ...]) -> float | None:
+    function = operator_of(node)
+    if function is None or function._opname != "scaled_dot_product_attention":
+        return None
+    query, key, value = inputs[:3]
+    return (
+        2.0 * query.numel() * key.shape[-2] + 2.0 * query.shape[:-1].numel() * key.shape[-2] * value.shape[-1]
+    )
+
+
+def _only_a_view(node: fx.Node) -> bool:
+    function = operator_of(node)
+    return (
+        function is not None
+        and function._schema.returns
+        and any(r.alias_info is not None and not r.alias_info.is_write for r in function._schema.returns)
+    )
+
+
+def _bytes(values: Any) -> float:
+    return float(
+        sum(t.numel() * t.element_size() for t in pytree.tree_leaves(values) if isinstance(t, Tensor))
+    )

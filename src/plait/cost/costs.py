@@ -1,0 +1,94 @@
+"""The noun `Costs`: what every atom takes on every kind of device, as affine functions of the rows.
+
+`seconds(rows) = fixed + per_row * rows` fits what is measured at two sizes of micro-batch; memory is
+counted the same way. Stage sums are differences of prefix sums, so a planner can ask for millions.
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+Phase = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True)
+class AtomCost:
+    """One atom on one kind of device. Seconds; bytes saved between its forward and its backward."""
+
+    forward_fixed: float
+    forward_per_row: float
+    backward_fixed: float
+    backward_per_row: float
+    saved_fixed: float
+    saved_per_row: float
+
+
+@dataclass(frozen=True)
+class OptimizerCost:
+    """What the optimiser keeps and takes, per byte of parameters."""
+
+    state_bytes_per_byte: float
+    seconds_per_byte: float
+    seconds_fixed: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of one graph. `source` tells per device kind whether they were measured or computed."""
+
+    fingerprint: str
+    atoms: Mapping[str, tuple[AtomCost, ...]]
+    optimizer: Mapping[str, OptimizerCost]
+    source: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _prefix(self) -> dict[tuple[str, str], list[float]]:
+        fields = AtomCost.__dataclass_fields__
+        return {
+            (kind, name): [0.0, *itertools.accumulate(getattr(atom, name) for atom in atoms)]
+            for kind, atoms in self.atoms.items()
+            for name in fields
+        }
+
+    def _sum(self, kind: str, name: str, start: int, end: int) -> float:
+        prefix = self._prefix[kind, name]
+        return prefix[end] - prefix[start]
+
+    def seconds(self, kind: str, phase: Phase, start: int, end: int, rows: int) -> float:
+        """Time of one micro-batch of `rows` rows through atoms `start..end-1`."""
+        fixed = self._sum(kind, f"{phase}_fixed", start, end)
+        return max(fixed + self._sum(kind, f"{phase}_per_row", start, end) * rows, 0.0)
+
+    def saved_bytes(self, kind: str, start: int, end: int, rows: int) -> int:
+        """Bytes a micro-batch keeps from its forward to its backward."""
+        fixed = self._sum(kind, "saved_fixed", start, end)
+        return max(int(fixed + self._sum(kind, "saved_per_row", start, end) * rows), 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "fingerprint": self.fingerprint,
+            "atoms": {kind: [list(asdict(a).values()) for a in atoms] for kind, atoms in self.atoms.items()},
+            "optimizer": {kind: list(asdict(o).values()) for kind, o in self.optimizer.items()},
+            "source": dict(self.source),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Costs":
+        return cls(
+            fingerprint=data["fingerprint"],
+            atoms={kind: tuple(AtomCost(*row) for row in rows) for kind, rows in data["atoms"].items()},
+            optimizer={kind: OptimizerCost(*row) for kind, row in data["optimizer"].items()},
+            source=data["source"],
+        )
+
+    def joined(self, other: "Costs") -> "Costs":
+        """Costs for the kinds of both."""
+        assert self.fingerprint == other.fingerprint
+        return Costs(
+            self.fingerprint,
+            {**self.atoms, **other.atoms},
+            {**self.optimizer, **other.optimizer},
+            {**self.source, **other.source},
+        )

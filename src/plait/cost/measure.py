@@ -1,0 +1,122 @@
+"""Measured costs: seconds of every node on the device at hand, at two sizes of micro-batch.
+
+Nodes are timed one by one, forward and backward; the sums are then scaled to what the whole graph takes
+in one piece, because a node alone pays for being timed alone. The two sizes give fixed and per-row parts.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plait.cost.costs import AtomCost, Costs, OptimizerCost
+from plait.cost.saved import SavedBytes
+from plait.cost.walk import batch_inputs, walk
+from plait.graph import Model
+from plait.graph.cut import cut
+from plait.graph.stage import build_stage
+
+
+@dataclass(frozen=True)
+class _Sample:
+    forward: float
+    backward: float
+    saved: float
+
+
+def measure_costs(
+    model: Model,
+    batch: Any,
+    *,
+    kind: str,
+    rows: tuple[int, int],
+    optimizer: OptimizerCost,
+    device: torch.device | str = "cpu",
+    repeats: int = 5,
+) -> Costs:
+    """Costs of `model`'s atoms on `device` under the name `kind`, fitted between `rows[0]` and `rows[1]`."""
+    low, high = rows
+    samples = {size: _sample_atoms(model, batch, size, device, repeats) for size in {low, high}}
+    atoms = [_fit(low, high, samples[low][i], samples[high][i]) for i in range(len(model.graph.atoms))]
+    return Costs(model.graph.fingerprint, {kind: tuple(atoms)}, {kind: optimizer}, {kind: "measured"})
+
+
+def _fit(low: int, high: int, a: _Sample, b: _Sample) -> AtomCost:
+    def line(x: float, y: float) -> tuple[float, float]:
+        # Noise must not make a cost shrink with the rows, nor be negative without any.
+        slope = max((y - x) / (high - low), 0.0) if high > low else y / high
+        fixed = max(y - slope * high, 0.0)
+        return fixed, (y - fixed) / high
+
+    return AtomCost(*line(a.forward, b.forward), *line(a.backward, b.backward), *line(a.saved, b.saved))
+
+
+def _sample_atoms(
+    model: Model, batch: Any, rows: int, device: torch.device | str, repeats: int
+) -> list[_Sample]:
+    inputs = batch_inputs(model, batch, rows, device)
+    nodes: dict[str, _Sample] = {}
+    saved = SavedBytes(inputs.values())
+    for run in walk(model, inputs, rows, device):
+        saved.ignore(run.parameters)
+        outputs, newly = saved.count(run.forward)
+        run.backward(outputs)
+        forward = _seconds(run.forward, repeats, device)
+        both = _seconds(lambda run=run: run.backward(run.forward()), repeats, device)
+        nodes[run.node.name] = _Sample(forward, max(both - forward, 0.0), newly)
+    return _scaled(
+        model, [_total(nodes, atom.nodes) for atom in model.graph.atoms], inputs, rows, device, repeats
+    )
+
+
+def _total(nodes: Mapping[str, _Sample], names: tuple[str, ...]) -> _Sample:
+    parts = [nodes[name] for name in names]
+    return _Sample(sum(p.forward for p in parts), sum(p.backward for p in parts), sum(p.saved for p in parts))
+
+
+def _scaled(
+    model: Model,
+    atoms: list[_Sample],
+    inputs: Mapping[str, Tensor],
+    rows: int,
+    device: torch.device | str,
+    repeats: int,
+) -> list[_Sample]:
+    """The atoms, so that their sums are what the whole graph takes."""
+    (whole,) = cut(model.graph, [])
+    stage = build_stage(model, whole)
+    buffers = {name: buffer.clone() for name, buffer in stage.named_buffers().items()}
+    forwards, backwards = [], []
+    for _ in range(repeats + 1):
+        start = _now(device)
+        (loss,) = stage.module(rows, *[inputs[name] for name in stage.inputs])
+        middle = _now(device)
+        loss.backward()
+        forwards.append(middle - start)
+        backwards.append(_now(device) - middle)
+        for parameter in stage.named_parameters().values():
+            parameter.grad = None
+    for name, buffer in stage.named_buffers().items():
+        buffer.copy_(buffers[name])
+    forward = median(forwards[1:]) / max(sum(a.forward for a in atoms), 1e-12)
+    backward = median(backwards[1:]) / max(sum(a.backward for a in atoms), 1e-12)
+    return [_Sample(a.forward * forward, a.backward * backward, a.saved) for a in atoms]
+
+
+def _seconds(run: Callable[[], Any], repeats: int, device: torch.device | str) -> float:
+    times = []
+    for _ in range(repeats):
+        start = _now(device)
+        run()
+        times.append(_now(device) - start)
+    return min(times)
+
+
+def _now(device: torch.device | str) -> float:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

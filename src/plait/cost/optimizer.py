@@ -1,0 +1,30 @@
+"""What an optimiser keeps and takes, found by stepping it once on a parameter of known size."""
+
+import time
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from plait.cost.costs import OptimizerCost
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+_NUMBERS = 1 << 18
+
+
+def optimizer_cost(factory: OptimizerFactory, *, device: torch.device | str = "cpu") -> OptimizerCost:
+    """State bytes per parameter byte, and the time of a step, for the optimiser `factory` makes."""
+    parameter = nn.Parameter(torch.zeros(_NUMBERS, device=device))
+    parameter.grad = torch.ones_like(parameter)
+    optimizer = factory([parameter])
+    optimizer.step()
+    state = optimizer.state[parameter].values()
+    kept = sum(t.numel() * t.element_size() for t in state if isinstance(t, Tensor) and t.numel() == _NUMBERS)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        optimizer.step()
+        times.append(time.perf_counter() - start)
+    size = parameter.numel() * parameter.element_size()
+    return OptimizerCost(kept / size, min(times) / size, 0.0)

@@ -1,0 +1,138 @@
+"""Running a captured graph node by node, each with its own backward, to see what every node costs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, fx, nn
+
+from plait.graph import Model
+from plait.graph.aliases import alias_sets, mutated_inputs
+from plait.graph.randomness import Randomness
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """One node ready to be run, as often as wanted: `forward()` gives outputs, `backward(outputs)` runs them back."""
+
+    node: fx.Node
+    forward: Callable[[], Any]
+    backward: Callable[[Any], None]
+    inputs: tuple[Tensor, ...]
+    parameters: tuple[Tensor, ...]
+
+
+def batch_inputs(model: Model, batch: Any, rows: int, device: torch.device | str) -> dict[str, Tensor]:
+    """The first `rows` rows of the batch (repeated where it has fewer), by input name."""
+    leaves = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+    captured = model.captured
+    taken = {}
+    for name, batched, leaf in zip(captured.input_names, captured.input_batched, leaves, strict=True):
+        if batched:
+            leaf = (
+                leaf[torch.arange(rows) % leaf.shape[0]]
+                if leaf.device.type != "meta"
+                else leaf.new_empty(rows, *leaf.shape[1:])
+            )
+        taken[name] = leaf.to(device)
+    return taken
+
+
+def walk(
+    model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.device | str
+) -> Iterator[NodeRun]:
+    """Yields the nodes in order. The consumer runs `forward`; the walk keeps that result for later nodes."""
+    graph = model.captured.module.graph
+    overwritten = _overwritten(graph)
+    last_use = {source: node for node in graph.nodes for source in node.all_input_nodes}
+    values: dict[fx.Node, Any] = {}
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            values[node] = rows if node.name not in inputs else inputs[node.name]
+        elif node.op == "get_attr":
+            values[node] = _attribute(model, node, device)
+        elif node.op == "call_function":
+            run = _prepare(model, node, values, device, differentiable=node not in overwritten)
+            kept: list[Any] = []
+
+            def forward(run: NodeRun = run, kept: list[Any] = kept) -> Any:
+                result = run.forward()
+                if not kept:
+                    kept.append(pytree.tree_map_only(Tensor, Tensor.detach, result))
+                return result
+
+            yield NodeRun(node, forward, run.backward, run.inputs, run.parameters)
+            values[node] = kept[0]
+        for source in node.all_input_nodes:
+            if last_use[source] is node and source.op == "call_function":
+                values.pop(source, None)
+
+
+def _overwritten(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes on memory that is written in place: autograd would refuse them one at a time."""
+    sets = alias_sets(graph)
+    return {
+        member
+        for node in graph.nodes
+        for target in mutated_inputs(node)
+        if target.op != "get_attr"
+        for member in [node, *sets.members(target)]
+    }
+
+
+def _attribute(model: Model, node: fx.Node, device: torch.device | str) -> Any:
+    if node.target == "randomness":
+        return Randomness()
+    holder: Any = model.captured.module
+    for part in str(node.target).split("."):
+        holder = getattr(holder, part)
+    if not isinstance(holder, Tensor):
+        return holder
+    if torch.device(device).type == "meta" or holder.device.type == "meta":
+        return torch.empty_like(holder, device=device)
+    # A copy for buffers: measuring BatchNorm must not move the model's statistics.
+    return (
+        holder.detach().to(device) if isinstance(holder, nn.Parameter) else holder.detach().clone().to(device)
+    )
+
+
+def _prepare(
+    model: Model,
+    node: fx.Node,
+    values: Mapping[fx.Node, Any],
+    device: torch.device | str,
+    *,
+    differentiable: bool,
+) -> NodeRun:
+    leaves: list[Tensor] = []
+
+    def take(source: fx.Node) -> Any:
+        value = values[source]
+        if not isinstance(value, Tensor):
+            return value
+        value = value.detach()
+        if differentiable and source in model.needs_gradient and value.is_floating_point():
+            leaves.append(value.requires_grad_())
+        return value
+
+    args = fx.map_arg(node.args, take)
+    kwargs = dict(fx.map_arg(node.kwargs, take))
+    if "device" in kwargs:
+        kwargs["device"] = torch.device(device)
+    target: Any = node.target
+
+    def backward(outputs: Any) -> None:
+        tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.requires_grad]
+        if tensors and leaves:
+            torch.autograd.grad(tensors, leaves, [torch.ones_like(t) for t in tensors], allow_unused=True)
+
+    sources = [n for n in node.all_input_nodes if isinstance(values[n], Tensor)]
+    return NodeRun(
+        node=node,
+        forward=lambda: target(*args, **kwargs),
+        backward=backward,
+        inputs=tuple(values[n] for n in sources if n.op != "get_attr"),
+        parameters=tuple(values[n] for n in sources if n.op == "get_attr"),
+    )

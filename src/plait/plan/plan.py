@@ -1,0 +1,130 @@
+"""The noun `Plan`: which atoms run where, with which micro-batches in which order. Plain data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from plait.cluster import Cluster
+from plait.errors import PlaitError
+from plait.graph import Graph
+from plait.graph.cut import StageCut, cut
+
+DEFAULT_BUCKET_BYTES = 25 * 2**20
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """Atoms `start..end-1` on `devices` (numbers in the cluster), each taking its share of the rows."""
+
+    start: int
+    end: int
+    devices: tuple[int, ...]
+    shares: tuple[float, ...]
+
+    @property
+    def replicas(self) -> int:
+        return len(self.devices)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A complete answer to "how should this model be trained on this cluster"."""
+
+    model: str
+    fingerprint: str
+    cluster: Cluster
+    batch_size: int
+    micro_batches: int
+    schedule: str
+    stages: tuple[StagePlan, ...]
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES
+    batch: Any = (
+        None  # shape and type of an example batch (`plan.batches.describe`), to capture the model again
+    )
+    predicted_seconds: float | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def devices(self) -> tuple[int, ...]:
+        """Device of each rank: the devices in use, in the cluster's order."""
+        return tuple(sorted({device for stage in self.stages for device in stage.devices}))
+
+    @cached_property
+    def rank_of_device(self) -> dict[int, int]:
+        return {device: rank for rank, device in enumerate(self.devices)}
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.devices)
+
+    def stage_ranks(self, stage: int) -> tuple[int, ...]:
+        return tuple(self.rank_of_device[device] for device in self.stages[stage].devices)
+
+    @property
+    def most_replicas(self) -> int:
+        return max(stage.replicas for stage in self.stages)
+
+    def cut(self, graph: Graph) -> tuple[StageCut, ...]:
+        return cut(graph, [stage.start for stage in self.stages[1:]])
+
+    def layout(self) -> str:
+        """`2+2` is two stages of two replicas."""
+        return "+".join(str(stage.replicas) for stage in self.stages)
+
+
+def validate(plan: Plan, graph: Graph) -> None:
+    """Raises PlaitError where the plan does not fit the model or would not compute its gradients."""
+    if plan.fingerprint != graph.fingerprint:
+        raise PlaitError(
+            f"the plan was made for {plan.model} (fingerprint {plan.fingerprint}), but this model is {graph.name} "
+            f"(fingerprint {graph.fingerprint}). Plan again with `plait plan` for this model and its options."
+        )
+    _check_devices(plan)
+    if plan.batch_size < plan.micro_batches * plan.most_replicas:
+        raise PlaitError(
+            f"batch size {plan.batch_size} is smaller than {plan.micro_batches} micro-batches x "
+            f"{plan.most_replicas} replicas = {plan.micro_batches * plan.most_replicas}: some replica would have "
+            "no row to work on. Use a larger batch, fewer micro-batches or fewer replicas."
+        )
+    for index, (stage, part) in enumerate(zip(plan.stages, plan.cut(graph), strict=True)):
+        bad = [mixer for mixer in part.row_mixers if not mixer.remedy]
+        if stage.replicas > 1 and bad:
+            where = f"module {bad[0].module}" if bad[0].module else "the model"
+            raise PlaitError(
+                f"stage {index} is on {stage.replicas} devices, which splits a micro-batch's rows, but {bad[0].node} "
+                f"in {where} cannot be split: {bad[0].why}. Put that stage on one device, or make the loss a mean "
+                "over rows that do not depend on one another."
+            )
+
+
+def _check_devices(plan: Plan) -> None:
+    used: set[int] = set()
+    for index, stage in enumerate(plan.stages):
+        for device in stage.devices:
+            if not 0 <= device < len(plan.cluster.devices):
+                raise PlaitError(
+                    f"stage {index} uses device {device}, but cluster {plan.cluster.name} has devices 0 to "
+                    f"{len(plan.cluster.devices) - 1}. Plan again for this cluster."
+                )
+            if device in used:
+                raise PlaitError(
+                    f"device {device} is given to two stages; give each stage devices of its own."
+                )
+            used.add(device)
+        if len(stage.shares) != len(stage.devices) or any(share <= 0 for share in stage.shares):
+            raise PlaitError(
+                f"stage {index} has shares {list(stage.shares)} for {len(stage.devices)} devices: one positive "
+                "number per device is needed."
+            )
+
+
+def even_stages(
+    boundaries: Sequence[int], end: int, devices: Sequence[Sequence[int]]
+) -> tuple[StagePlan, ...]:
+    """Stages between `boundaries` on the given devices, rows in equal shares."""
+    edges = [0, *boundaries, end]
+    return tuple(
+        StagePlan(edges[i], edges[i + 1], tuple(group), (1.0,) * len(group))
+        for i, group in enumerate(devices)
+    )

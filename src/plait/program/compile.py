@@ -1,0 +1,205 @@
+"""From a plan to its program.
+
+The schedule gives each rank its computations in order. Around them: a value is sent right after the
+forward that makes it and its gradient right after the backward; receives are posted one computation
+ahead, in the order in which the peer sends; buckets are summed when the stage's last backward is done.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from plait.graph import Graph
+from plait.graph.cut import StageCut, stage_of_atom
+from plait.plan import Plan, micro_batch_sizes, split_rows
+from plait.program.instructions import Instruction, Op
+from plait.program.messages import transfers
+from plait.program.program import Bucket, Edge, Program, StageTable
+from plait.schedule import Action, make_schedule
+
+Channel = tuple[int, int]
+_POST_AHEAD = 1  # computations; the transfer for the next one runs beside the present one
+
+
+@dataclass
+class _Computation:
+    """One action on one rank: what it waits for and what it lets go."""
+
+    instruction: Instruction
+    receives: list[Instruction] = field(default_factory=list)
+    sends: list[Instruction] = field(default_factory=list)
+
+
+def compile_program(
+    plan: Plan, graph: Graph, *, batch_rows: int | None = None, clip: bool = False
+) -> Program:
+    """The program of one step on `batch_rows` rows (the plan's batch size unless the batch is a short one)."""
+    cuts = plan.cut(graph)
+    sizes = micro_batch_sizes(batch_rows or plan.batch_size, plan.micro_batches, plan.most_replicas)
+    stages = _stage_tables(plan, cuts, sizes)
+    edges = _edges(cuts)
+    buckets = make_buckets(plan, cuts)
+    schedule = make_schedule(plan.schedule, len(stages), len(sizes))
+    computations: list[list[_Computation]] = [[] for _ in range(plan.num_ranks)]
+    for lane in schedule.lanes:
+        for action in lane:
+            for rank, instruction in _on_ranks(action, stages):
+                computations[rank].append(_Computation(instruction))
+    _add_messages(computations, stages, edges)
+    ranks = [_with_receives(rank, computations) for rank in range(plan.num_ranks)]
+    for rank, instructions in enumerate(ranks):
+        instructions += _synchronisation(rank, buckets, clip=clip)
+    return Program(tuple(map(tuple, ranks)), stages, edges, buckets, sizes)
+
+
+def _stage_tables(plan: Plan, cuts: Sequence[StageCut], sizes: Sequence[int]) -> tuple[StageTable, ...]:
+    return tuple(
+        StageTable(
+            start=stage.start,
+            end=stage.end,
+            ranks=plan.stage_ranks(index),
+            rows=tuple(split_rows(size, stage.shares) for size in sizes),
+            coupled=stage.replicas > 1 and any(mixer.remedy == "exchange" for mixer in part.row_mixers),
+        )
+        for index, (stage, part) in enumerate(zip(plan.stages, cuts, strict=True))
+    )
+
+
+def _edges(cuts: Sequence[StageCut]) -> tuple[Edge, ...]:
+    return tuple(
+        Edge(
+            value=value,
+            producer=part.index,
+            consumers=tuple(sorted({stage_of_atom(cuts, atom) for atom in value.consumers} - {part.index})),
+        )
+        for part in cuts
+        for value in part.sends
+    )
+
+
+def _on_ranks(action: Action, stages: Sequence[StageTable]) -> list[tuple[int, Instruction]]:
+    """The action on every replica that has rows of this micro-batch."""
+    stage = stages[action.stage]
+    return [
+        (rank, Instruction(Op(action.kind), action.stage, action.micro_batch, first_row=first, last_row=last))
+        for rank, (first, last) in zip(stage.ranks, stage.rows[action.micro_batch], strict=True)
+        if last > first
+    ]
+
+
+def _add_messages(
+    computations: list[list[_Computation]], stages: Sequence[StageTable], edges: Sequence[Edge]
+) -> None:
+    at = {(rank, c.instruction[:3]): c for rank, todo in enumerate(computations) for c in todo}
+    for micro_batch in range(len(stages[0].rows)):
+        for edge in edges:
+            sending = stages[edge.producer]
+            for consumer in edge.consumers:
+                receiving = stages[consumer]
+                for i, j, (first, last) in transfers(
+                    edge.value, sending.rows[micro_batch], receiving.rows[micro_batch]
+                ):
+                    source, sink = sending.ranks[i], receiving.ranks[j]
+                    name, rows = edge.value.name, (first, last)
+                    forward = (edge.producer, micro_batch, name, False)
+                    at[source, (Op.F, edge.producer, micro_batch)].sends.append(
+                        Instruction(Op.SEND, *forward, sink, *rows)
+                    )
+                    at[sink, (Op.F, consumer, micro_batch)].receives.append(
+                        Instruction(Op.RECV, consumer, micro_batch, name, False, source, *rows)
+                    )
+                    if edge.value.requires_grad:
+                        at[sink, (Op.B, consumer, micro_batch)].sends.append(
+                            Instruction(Op.SEND, consumer, micro_batch, name, True, source, *rows)
+                        )
+                        at[source, (Op.B, edge.producer, micro_batch)].receives.append(
+                            Instruction(Op.RECV, edge.producer, micro_batch, name, True, sink, *rows)
+                        )
+
+
+def _with_receives(rank: int, computations: Sequence[Sequence[_Computation]]) -> list[Instruction]:
+    """The rank's computations with sends, receives posted in the senders' order, and frees between them."""
+    own = computations[rank]
+    arriving = _arrivals(rank, computations)
+    due: dict[Channel, int] = dict.fromkeys(arriving, 0)
+    posted: set[tuple[object, ...]] = set()
+    instructions: list[Instruction] = []
+    post_next = 0
+    unfreed: list[Instruction] = []
+    sent_forward = {c.instruction[1:3] for c in own if c.instruction.op is Op.F and c.sends}
+    for index, computation in enumerate(own):
+        while post_next < len(own) and post_next <= index + _POST_AHEAD:
+            for receive in own[post_next].receives:
+                channel = (receive.peer, rank)
+                while receive not in posted:  # everything the peer sends before it comes first
+                    earlier = arriving[channel][due[channel]]
+                    due[channel] += 1
+                    posted.add(earlier)
+                    instructions.append(earlier)
+            post_next += 1
+        instructions.append(computation.instruction)
+        instructions += computation.sends
+        op, stage, micro_batch = computation.instruction[:3]
+        if op is Op.B:
+            instructions += unfreed
+            unfreed = [Instruction(Op.FREE, stage, micro_batch, gradient=True)] if computation.sends else []
+            if (stage, micro_batch) in sent_forward:
+                instructions.append(Instruction(Op.FREE, stage, micro_batch))
+    return instructions + unfreed
+
+
+def _arrivals(rank: int, computations: Sequence[Sequence[_Computation]]) -> dict[Channel, list[Instruction]]:
+    """What each peer sends to `rank`, in its order, as the receives that match."""
+    wanted = {
+        (r.peer, r.name, r.gradient, r.micro_batch, r.first_row, r.last_row): r
+        for c in computations[rank]
+        for r in c.receives
+    }
+    arriving: dict[Channel, list[Instruction]] = {}
+    for peer in {r.peer for r in wanted.values()}:
+        arriving[peer, rank] = [
+            wanted[peer, s.name, s.gradient, s.micro_batch, s.first_row, s.last_row]
+            for c in computations[peer]
+            for s in c.sends
+            if s.peer == rank
+        ]
+    return arriving
+
+
+def _synchronisation(rank: int, buckets: Sequence[Bucket], *, clip: bool) -> list[Instruction]:
+    own = [bucket for bucket in buckets if rank in bucket.ranks]
+    shared = [bucket for bucket in own if len(bucket.ranks) > 1]
+    reduce = [Instruction(Op.REDUCE_TIED if b.tied else Op.REDUCE, name=b.name) for b in shared]
+    wait = [Instruction(Op.AWAIT, name=b.name) for b in shared]
+    norm = [Instruction(Op.CLIP)] if clip else []
+    step = [Instruction(Op.STEP, name=b.name) for b in own]
+    return [*reduce, *wait, Instruction(Op.LOSS), *norm, *step]
+
+
+def make_buckets(plan: Plan, cuts: Sequence[StageCut]) -> tuple[Bucket, ...]:
+    """Each stage's own parameters in buckets of about `bucket_bytes`; a tied one apart, over all its holders."""
+    holders: dict[str, list[int]] = {}
+    for part in cuts:
+        for parameter in part.parameters:
+            if parameter.trainable:
+                holders.setdefault(parameter.name, []).append(part.index)
+    buckets = []
+    for part in cuts:
+        names: list[str] = []
+        size = 0
+        # Last layers first: their gradients are final first.
+        own = [p for p in reversed(part.parameters) if p.trainable and len(holders[p.name]) == 1]
+        for position, parameter in enumerate(own):
+            names.append(parameter.name)
+            size += parameter.num_bytes
+            if size >= plan.bucket_bytes or position == len(own) - 1:
+                number = sum(b.name.startswith(f"s{part.index}.") for b in buckets)
+                buckets.append(
+                    Bucket(f"s{part.index}.{number}", tuple(names), size, plan.stage_ranks(part.index))
+                )
+                names, size = [], 0
+    tied = {name: stages for name, stages in holders.items() if len(stages) > 1}
+    for number, (name, stages) in enumerate(tied.items()):
+        ranks = tuple(sorted({rank for stage in stages for rank in plan.stage_ranks(stage)}))
+        size = next(p.num_bytes for part in cuts for p in part.parameters if p.name == name)
+        buckets.append(Bucket(f"tied.{number}", (name,), size, ranks, tied=True))
+    return tuple(buckets)

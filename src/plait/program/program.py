@@ -1,0 +1,74 @@
+"""The noun `Program`: a list of instructions per rank, and the tables its names refer to.
+
+One program is simulated, emulated or run. It knows nothing of devices or seconds.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from plait.graph import Value
+from plait.plan.rows import Span
+from plait.program.instructions import Instruction
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Parameters whose gradients are summed together over `ranks` and updated together."""
+
+    name: str
+    parameters: tuple[str, ...]
+    num_bytes: int
+    ranks: tuple[int, ...]
+    tied: bool = False
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A value, the stage that makes it and the stages that use it."""
+
+    value: Value
+    producer: int
+    consumers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StageTable:
+    """Where a stage runs and which rows of each micro-batch each of its ranks takes.
+
+    `coupled` stages exchange statistics inside their forward and backward, so that their ranks run each
+    micro-batch together.
+    """
+
+    start: int
+    end: int
+    ranks: tuple[int, ...]
+    rows: tuple[tuple[Span, ...], ...]  # [micro-batch][replica]
+    coupled: bool
+
+
+@dataclass(frozen=True)
+class Program:
+    ranks: tuple[tuple[Instruction, ...], ...]
+    stages: tuple[StageTable, ...]
+    edges: tuple[Edge, ...]
+    buckets: tuple[Bucket, ...]
+    micro_batch_rows: tuple[int, ...]
+
+    @cached_property
+    def bucket_by_name(self) -> dict[str, Bucket]:
+        return {bucket.name: bucket for bucket in self.buckets}
+
+    @cached_property
+    def edge_by_name(self) -> dict[str, Edge]:
+        return {edge.value.name: edge for edge in self.edges}
+
+    @property
+    def batch_rows(self) -> int:
+        return sum(self.micro_batch_rows)
+
+    @property
+    def num_instructions(self) -> int:
+        return sum(len(instructions) for instructions in self.ranks)
+
+    def stages_of_rank(self, rank: int) -> tuple[int, ...]:
+        return tuple(index for index, stage in enumerate(self.stages) if rank in stage.ranks)

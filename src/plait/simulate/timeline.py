@@ -1,0 +1,120 @@
+"""The noun `Timeline`: who did what when. Simulated, emulated and real runs all end in one of these."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from plait.program import Instruction, parse_instruction
+
+
+class Span(NamedTuple):
+    """One thing a rank did. `lane` is compute, wait, send or reduce; times in seconds from the step's start."""
+
+    rank: int
+    lane: str
+    what: Instruction
+    start: float
+    end: float
+
+    @property
+    def label(self) -> str:
+        """`1F0` for a computation, in the schedules' notation; else the instruction's text."""
+        if self.lane == "compute" and self.what.stage >= 0:
+            return f"{self.what.stage}{self.what.op}{self.what.micro_batch}"
+        return str(self.what)
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """Where one rank's step went, in seconds. Exposed communication is part of the idle time."""
+
+    busy: float
+    exposed_communication: float
+    bubble: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One step. `source` is "simulated" or "measured"."""
+
+    source: str
+    num_ranks: int
+    spans: tuple[Span, ...]
+    step_seconds: float
+
+    @cached_property
+    def ranks(self) -> tuple[RankSummary, ...]:
+        busy, exposed = [0.0] * self.num_ranks, [0.0] * self.num_ranks
+        for span in self.spans:
+            if span.lane == "compute":
+                busy[span.rank] += span.end - span.start
+            elif span.lane == "wait":
+                exposed[span.rank] += span.end - span.start
+        return tuple(
+            RankSummary(b, min(e, self.step_seconds - b), max(self.step_seconds - b - e, 0.0))
+            for b, e in zip(busy, exposed, strict=True)
+        )
+
+    def compute_order(self, rank: int) -> list[str]:
+        """Labels of the rank's computations in the order they ran."""
+        own = [s for s in self.spans if s.rank == rank and s.lane == "compute"]
+        return [span.label for span in sorted(own, key=lambda s: s.start)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "num_ranks": self.num_ranks,
+            "step_seconds": self.step_seconds,
+            "spans": [[s.rank, s.lane, str(s.what), s.start, s.end] for s in self.spans],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Timeline":
+        spans = tuple(
+            Span(rank, lane, parse_instruction(text), *times) for rank, lane, text, *times in data["spans"]
+        )
+        return cls(data["source"], data["num_ranks"], spans, data["step_seconds"])
+
+
+def chrome_trace(timelines: Sequence[Timeline]) -> dict[str, Any]:
+    """Several timelines on one axis, in the format Perfetto and chrome://tracing open."""
+    events: list[dict[str, Any]] = []
+    for process, timeline in enumerate(timelines):
+        events.append(_name("process_name", process, 0, timeline.source))
+        for rank in range(timeline.num_ranks):
+            for offset, lane in enumerate(_LANES):
+                thread = rank * len(_LANES) + offset
+                events.append(_name("thread_name", process, thread, f"rank {rank} {lane}"))
+                events.append(
+                    {
+                        "ph": "M",
+                        "name": "thread_sort_index",
+                        "pid": process,
+                        "tid": thread,
+                        "args": {"sort_index": thread},
+                    }
+                )
+        events += _events(process, timeline.spans)
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+_LANES = ("compute", "wait", "send", "reduce")
+
+
+def _events(process: int, spans: Iterable[Span]) -> Iterable[dict[str, Any]]:
+    for span in spans:
+        yield {
+            "ph": "X",
+            "name": span.label,
+            "cat": span.lane,
+            "pid": process,
+            "tid": span.rank * len(_LANES) + _LANES.index(span.lane),
+            "ts": span.start * 1e6,
+            "dur": (span.end - span.start) * 1e6,
+            "args": {"stage": span.what.stage, "micro_batch": span.what.micro_batch},
+        }
+
+
+def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
