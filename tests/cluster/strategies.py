@@ -40,8 +40,7 @@ def graph_clusters(draw: st.DrawFn) -> Cluster:
     hosts = (Host("host0"), Host("host1"))
     switches = ("switch0",)
     devices = tuple(
-        Device(f"d{number}", draw(st.sampled_from(hosts)).name, PRESETS["v100"], 2**34)
-        for number in range(num_devices)
+        Device(f"d{number}", draw(st.sampled_from(hosts)).name, PRESETS["v100"], 2**34) for number in range(num_devices)
     )
     names = draw(st.permutations([*(device.name for device in devices), "host0", "host1", "switch0"]))
     links = [

@@ -127,12 +127,8 @@ def changed(old, new, text=HOSTS):
             ['ends at "node1/gpu9", which is no device, host or switch', 'Did you mean "node1/gpu'],
             id="endpoint",
         ),
-        pytest.param(
-            HOSTS + LINK.replace(', "node1/gpu0"', ""), ["links[0].between", "a link has two"], id="one end"
-        ),
-        pytest.param(
-            HOSTS + LINK.replace("node1/gpu0", "node0/gpu0"), ["joins a vertex to itself"], id="loop"
-        ),
+        pytest.param(HOSTS + LINK.replace(', "node1/gpu0"', ""), ["links[0].between", "a link has two"], id="one end"),
+        pytest.param(HOSTS + LINK.replace("node1/gpu0", "node0/gpu0"), ["joins a vertex to itself"], id="loop"),
         pytest.param(HOSTS + LINK + LINK, ["are linked twice", "total bandwidth"], id="two links"),
         pytest.param(
             changed("uplink = {", 'uplink = { to = "rakc",') + RACKS,
@@ -148,12 +144,8 @@ def changed(old, new, text=HOSTS):
             ["hosts[0].uplink does not say which switch", "(rack, spine)", 'add e.g. to = "rack"'],
             id="which switch",
         ),
-        pytest.param(
-            HOSTS + RACKS + RACKS, ['two [[switches]] are named "rack"'], id="two switches of a name"
-        ),
-        pytest.param(
-            HOSTS + HOSTS, ['the name "node0" is given to a host and to another host'], id="two hosts"
-        ),
+        pytest.param(HOSTS + RACKS + RACKS, ['two [[switches]] are named "rack"'], id="two switches of a name"),
+        pytest.param(HOSTS + HOSTS, ['the name "node0" is given to a host and to another host'], id="two hosts"),
         pytest.param(
             HOSTS + '[[devices]]\nname = "node0/gpu0"\nkind = "v100"\n',
             ['the name "node0/gpu0" is given to a device and to another device'],
@@ -178,9 +170,7 @@ def changed(old, new, text=HOSTS):
             ['"node0/gpu0" and "node0/gpu1" cannot reach', 'give host "node0" an in_host'],
             id="no tier",
         ),
-        pytest.param(
-            HOSTS + RACKS, ['no link joins switch "rack0" to switch "rack1"', "[[links]]"], id="no spine"
-        ),
+        pytest.param(HOSTS + RACKS, ['no link joins switch "rack0" to switch "rack1"', "[[links]]"], id="no spine"),
         pytest.param(
             '[[devices]]\nname = "a"\nkind = "t4"\n[[devices]]\nname = "b"\nkind = "t4"\n',
             ['no link joins device "a" to device "b"; add [[links]] with between = ["a", "b"]'],
@@ -201,24 +191,18 @@ def changed(old, new, text=HOSTS):
             ['hosts[0].count = "2" must be a whole number'],
             id="text count",
         ),
-        pytest.param(
-            changed('name = "node"\n', ""), ["hosts[0] has no name", 'name = "node"'], id="nameless"
-        ),
+        pytest.param(changed('name = "node"\n', ""), ["hosts[0] has no name", 'name = "node"'], id="nameless"),
         pytest.param(
             changed(', latency = "20 us"', ""), ["hosts[0].uplink has no latency", '"20 us"'], id="no latency"
         ),
-        pytest.param(
-            changed("[[hosts]]", "[hosts]"), ["hosts must be a list; write [[hosts]]"], id="single brackets"
-        ),
+        pytest.param(changed("[[hosts]]", "[hosts]"), ["hosts must be a list; write [[hosts]]"], id="single brackets"),
         pytest.param(
             changed('in_host = { bandwidth = "12 GB/s", latency = "5 us" }', 'in_host = "12 GB/s"'),
             ['hosts[0].in_host = "12 GB/s" must be a table; write in_host = {'],
             id="not a table",
         ),
         pytest.param(changed('"node"', '"my node"'), ['the host name "my node0"', "one word"], id="space"),
-        pytest.param(
-            changed('"node"', "3"), ["hosts[0].name = 3 must be text in quotes"], id="number as name"
-        ),
+        pytest.param(changed('"node"', "3"), ["hosts[0].name = 3 must be text in quotes"], id="number as name"),
     ],
 )
 def test_mistakes_in_a_file(text, messages):

@@ -34,9 +34,7 @@ def test_the_documentation_and_the_examples_were_found():
 
 
 def test_the_documented_presets_are_the_presets():
-    rows = re.findall(
-        r"^\| `(\S+)`(?: \(one core\))? \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|$", DOCUMENT, re.MULTILINE
-    )
+    rows = re.findall(r"^\| `(\S+)`(?: \(one core\))? \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|$", DOCUMENT, re.MULTILINE)
     written = {
         name: (float(teraflops) * 1e12, precision, float(rate) * 1e9, int(memory) * 2**30)
         for name, teraflops, precision, rate, memory in rows

@@ -156,7 +156,5 @@ def test_what_a_device_sustains():
 
 def test_presets_are_named_as_they_are_found():
     assert all(name == kind.name for name, kind in PRESETS.items())
-    assert {"v100", "v100-32gb", "a100", "a100-40gb", "h100", "h200", "1080ti", "t4", "a10", "l4"} <= set(
-        PRESETS
-    )
+    assert {"v100", "v100-32gb", "a100", "a100-40gb", "h100", "h200", "1080ti", "t4", "a10", "l4"} <= set(PRESETS)
     assert {"3090", "4090", "cpu"} <= set(PRESETS)

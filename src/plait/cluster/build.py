@@ -121,9 +121,7 @@ class _Build:
                 f"{listed(self.declared_hosts)}"
             )
 
-    def _dealt(
-        self, uplink: UplinkTable, position: int, count: int, *, where: str, below: str | None = None
-    ) -> str:
+    def _dealt(self, uplink: UplinkTable, position: int, count: int, *, where: str, below: str | None = None) -> str:
         """The switch above number `position` of `count` hosts or switches.
 
         Several switches written as one table with a count get equal blocks: of 8 hosts under `rack` x 2, the

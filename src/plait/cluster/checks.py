@@ -22,9 +22,7 @@ def check_cluster(
     _check_reachable(devices, links, roles)
 
 
-def _roles_by_name(
-    hosts: Sequence[Host], devices: Sequence[Device], switches: Sequence[str]
-) -> Mapping[str, str]:
+def _roles_by_name(hosts: Sequence[Host], devices: Sequence[Device], switches: Sequence[str]) -> Mapping[str, str]:
     roles: dict[str, str] = {}
     named = [
         *(("host", host.name) for host in hosts),

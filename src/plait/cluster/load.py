@@ -27,9 +27,7 @@ def load_cluster(spec: str) -> Cluster:
     if path.is_file():
         return _from_file(path)
     if path.is_dir():
-        raise PlaitError(
-            f'cluster "{spec}" is a directory; name the TOML file in it, e.g. {spec}/cluster.toml'
-        )
+        raise PlaitError(f'cluster "{spec}" is a directory; name the TOML file in it, e.g. {spec}/cluster.toml')
     if path.suffix == ".toml" or len(path.parts) > 1:
         siblings = [str(file) for file in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         raise PlaitError(
@@ -49,8 +47,7 @@ def parse_cluster(text: str, *, source: str, default_name: str = "cluster") -> C
         return build_cluster(tables, default_name=default_name)
     except tomllib.TOMLDecodeError as error:
         raise PlaitError(
-            f"{source} is not valid TOML: {error}; mend that line (text needs quotes, "
-            "tables look like [[hosts]])"
+            f"{source} is not valid TOML: {error}; mend that line (text needs quotes, tables look like [[hosts]])"
         ) from None
     except ValidationError as error:
         raise PlaitError(f"{source}: {describe(error)}") from None
@@ -72,7 +69,6 @@ def _local(spec: str) -> Cluster:
     number = spec.partition(":")[2]
     if not re.fullmatch(r"\d+", number, re.ASCII):
         raise PlaitError(
-            f'cluster "{spec}" does not say how many processes to run; a whole number follows '
-            "local: as in local:4"
+            f'cluster "{spec}" does not say how many processes to run; a whole number follows local: as in local:4'
         )
     return local_cluster(int(number))

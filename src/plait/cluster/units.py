@@ -102,9 +102,7 @@ def parse_flops(value: object, *, name: str = "flops") -> float:
     number, unit = _split(value, name=name, example='write e.g. "{} TFLOP/s"')
     match = _FLOPS_UNIT.fullmatch(unit)
     if match is None:
-        raise UnitError(
-            name, value, f'has the unit "{unit}", which is not a compute speed; write e.g. "30 TFLOP/s"'
-        )
+        raise UnitError(name, value, f'has the unit "{unit}", which is not a compute speed; write e.g. "30 TFLOP/s"')
     return _positive(number * _scale(match.group(1), ""), name=name, value=value)
 
 
@@ -113,9 +111,7 @@ def format_bytes(size: float) -> str:
     >>> format_bytes(16 * 2**30), format_bytes(1_500_000)
     ('16 GiB', '1.43 MiB')
     """
-    return _format(
-        size, [(1024.0**power, unit) for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))]
-    )
+    return _format(size, [(1024.0**power, unit) for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))])
 
 
 def format_rate(bytes_per_second: float) -> str:

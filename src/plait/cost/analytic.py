@@ -15,7 +15,7 @@ from plait.cost.costs import AtomCost, Costs, OptimizerCost
 from plait.cost.saved import SavedBytes
 from plait.cost.walk import NodeRun, batch_inputs, walk
 from plait.graph import Model
-from plait.graph.rows import operator_of
+from plait.graph.randomness import operator_of
 
 _ROWS = (2, 4)  # two sizes give the fixed and the per-row part exactly, since nothing is noisy here
 
@@ -49,9 +49,7 @@ def analytic_costs(model: Model, batch: Any, *, kinds: list[Rates], state_bytes_
     # An optimiser reads parameter, gradient and state and writes parameter and state.
     traffic = 3 + 2 * state_bytes_per_byte
     optimizer = {
-        kind.name: OptimizerCost(
-            state_bytes_per_byte, traffic / (kind.memory_bandwidth * kind.efficiency), 0.0
-        )
+        kind.name: OptimizerCost(state_bytes_per_byte, traffic / (kind.memory_bandwidth * kind.efficiency), 0.0)
         for kind in kinds
     }
     source = {kind.name: f"computed at {kind.efficiency:.0%} of peak" for kind in kinds}
@@ -114,21 +112,14 @@ def _attention(node: fx.Node, inputs: tuple[Tensor, ...]) -> float | None:
     if function is None or function._opname != "scaled_dot_product_attention":
         return None
     query, key, value = inputs[:3]
-    return (
-        2.0 * query.numel() * key.shape[-2] + 2.0 * query.shape[:-1].numel() * key.shape[-2] * value.shape[-1]
-    )
+    return 2.0 * query.numel() * key.shape[-2] + 2.0 * query.shape[:-1].numel() * key.shape[-2] * value.shape[-1]
 
 
 def _only_a_view(node: fx.Node) -> bool:
     function = operator_of(node)
-    return (
-        function is not None
-        and function._schema.returns
-        and any(r.alias_info is not None and not r.alias_info.is_write for r in function._schema.returns)
-    )
+    returns = function._schema.returns if function is not None else []
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
 def _bytes(values: Any) -> float:
-    return float(
-        sum(t.numel() * t.element_size() for t in pytree.tree_leaves(values) if isinstance(t, Tensor))
-    )
+    return float(sum(t.numel() * t.element_size() for t in pytree.tree_leaves(values) if isinstance(t, Tensor)))

@@ -55,9 +55,7 @@ def _fit(low: int, high: int, a: _Sample, b: _Sample) -> AtomCost:
     return AtomCost(*line(a.forward, b.forward), *line(a.backward, b.backward), *line(a.saved, b.saved))
 
 
-def _sample_atoms(
-    model: Model, batch: Any, rows: int, device: torch.device | str, repeats: int
-) -> list[_Sample]:
+def _sample_atoms(model: Model, batch: Any, rows: int, device: torch.device | str, repeats: int) -> list[_Sample]:
     inputs = batch_inputs(model, batch, rows, device)
     nodes: dict[str, _Sample] = {}
     saved = SavedBytes(inputs.values())
@@ -66,11 +64,9 @@ def _sample_atoms(
         outputs, newly = saved.count(run.forward)
         run.backward(outputs)
         forward = _seconds(run.forward, repeats, device)
-        both = _seconds(lambda run=run: run.backward(run.forward()), repeats, device)
+        both = _seconds(run.there_and_back, repeats, device)
         nodes[run.node.name] = _Sample(forward, max(both - forward, 0.0), newly)
-    return _scaled(
-        model, [_total(nodes, atom.nodes) for atom in model.graph.atoms], inputs, rows, device, repeats
-    )
+    return _scaled(model, [_total(nodes, atom.nodes) for atom in model.graph.atoms], inputs, rows, device, repeats)
 
 
 def _total(nodes: Mapping[str, _Sample], names: tuple[str, ...]) -> _Sample:

@@ -23,6 +23,9 @@ class NodeRun:
     inputs: tuple[Tensor, ...]
     parameters: tuple[Tensor, ...]
 
+    def there_and_back(self) -> None:
+        self.backward(self.forward())
+
 
 def batch_inputs(model: Model, batch: Any, rows: int, device: torch.device | str) -> dict[str, Tensor]:
     """The first `rows` rows of the batch (repeated where it has fewer), by input name."""
@@ -40,9 +43,7 @@ def batch_inputs(model: Model, batch: Any, rows: int, device: torch.device | str
     return taken
 
 
-def walk(
-    model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.device | str
-) -> Iterator[NodeRun]:
+def walk(model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.device | str) -> Iterator[NodeRun]:
     """Yields the nodes in order. The consumer runs `forward`; the walk keeps that result for later nodes."""
     graph = model.captured.module.graph
     overwritten = _overwritten(graph)
@@ -50,7 +51,7 @@ def walk(
     values: dict[fx.Node, Any] = {}
     for node in graph.nodes:
         if node.op == "placeholder":
-            values[node] = rows if node.name not in inputs else inputs[node.name]
+            values[node] = inputs.get(node.name, rows)
         elif node.op == "get_attr":
             values[node] = _attribute(model, node, device)
         elif node.op == "call_function":
@@ -93,9 +94,7 @@ def _attribute(model: Model, node: fx.Node, device: torch.device | str) -> Any:
     if torch.device(device).type == "meta" or holder.device.type == "meta":
         return torch.empty_like(holder, device=device)
     # A copy for buffers: measuring BatchNorm must not move the model's statistics.
-    return (
-        holder.detach().to(device) if isinstance(holder, nn.Parameter) else holder.detach().clone().to(device)
-    )
+    return holder.detach().to(device) if isinstance(holder, nn.Parameter) else holder.detach().clone().to(device)
 
 
 def _prepare(

@@ -14,6 +14,20 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from plait.graph.randomness import called, operator_of
+from plait.graph.regions import operands_where
+
+# Composite operators that hand back an input, or a view of one, though their schema does not say so.
+_MAY_RETURN_AN_INPUT = {
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "broadcast_tensors",
+    "meshgrid",
+    "sum_to_size",
+    "type_as",
+}
+
 
 class AliasSets:
     """Union-find over nodes that may share storage."""
@@ -45,15 +59,27 @@ def aliased_inputs(node: fx.Node) -> Iterator[fx.Node]:
     if node.target is operator.getitem:
         assert isinstance(node.args[0], fx.Node)
         yield node.args[0]
-    elif isinstance(node.target, OpOverload):
+    elif (function := operator_of(node)) is not None:
         for argument, value in schema_arguments(node):
-            if argument.alias_info is not None:
+            if argument.alias_info is not None or _may_return_an_input(node, function):
                 yield from _nodes_in(value)
+    else:
+        yield from operands_where(node, _leaves_its_region)
+
+
+def _may_return_an_input(node: fx.Node, function: OpOverload) -> bool:
+    if function._opname.endswith("dropout"):  # of nothing, or not in training: its input itself
+        _, probability, train = called(node)[1]
+        return not (probability and train)
+    return function._opname in _MAY_RETURN_AN_INPUT
 
 
 def mutated_inputs(node: fx.Node) -> Iterator[fx.Node]:
     """Inputs that `node` overwrites, BatchNorm's running statistics included."""
-    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+    if node.op != "call_function":
+        return
+    if operator_of(node) is None:
+        yield from operands_where(node, _is_overwritten)
         return
     for argument, value in schema_arguments(node):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -67,10 +93,24 @@ def is_training_batch_norm(node: fx.Node) -> bool:
     return node.target is torch.ops.aten.batch_norm.default and bool(node.args[5])
 
 
+def _leaves_its_region(graph: fx.Graph, given: fx.Node) -> bool:
+    """May an input of a region share memory with one of its outputs?"""
+    (output,) = graph.find_nodes(op="output")
+    members = alias_sets(graph).members(given)
+    return any(node in members for node in output.all_input_nodes)
+
+
+def _is_overwritten(graph: fx.Graph, given: fx.Node) -> bool:
+    """Does a region overwrite this input of its?"""
+    members = alias_sets(graph).members(given)
+    return any(target in members for node in graph.nodes for target in mutated_inputs(node))
+
+
 def schema_arguments(node: fx.Node) -> Iterator[tuple[torch._C.Argument, object]]:
-    assert isinstance(node.target, OpOverload)
-    arguments = node.target._schema.arguments
-    yield from zip(arguments, node.args, strict=False)
+    function, args = operator_of(node), called(node)[1]
+    assert function is not None
+    arguments = function._schema.arguments
+    yield from zip(arguments, args, strict=False)
     for argument in arguments:
         if argument.name in node.kwargs:
             yield argument, node.kwargs[argument.name]
@@ -105,9 +145,7 @@ def make_functional(graph: fx.Graph) -> None:
         target = node.args[0]
         assert isinstance(target, fx.Node)
         node.target = functional
-        target.replace_all_uses_with(
-            node, delete_user_cb=lambda user, node=node: position[user] > position[node]
-        )
+        target.replace_all_uses_with(node, delete_user_cb=lambda user, node=node: position[user] > position[node])
 
 
 def _functional_form(node: fx.Node) -> OpOverload | None:

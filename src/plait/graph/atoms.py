@@ -17,8 +17,7 @@ from torch._ops import HigherOrderOperator
 
 from plait.graph.aliases import mutated_inputs
 from plait.graph.constraints import Binding
-from plait.graph.randomness import seeded
-from plait.graph.rows import operator_of
+from plait.graph.randomness import operator_of, seeded
 
 _HEAVY = {
     "linear",
@@ -95,22 +94,17 @@ def atoms_of(graph: fx.Graph, bound: Iterable[Binding], free: Set[fx.Node]) -> l
     contracted = nx.DiGraph()
     contracted.add_nodes_from(range(len(nodes)))
     for node in nodes:
-        contracted.add_edges_from(
-            (position[n], position[node]) for n in node.all_input_nodes if n in position
-        )
+        contracted.add_edges_from((position[n], position[node]) for n in node.all_input_nodes if n in position)
     for binding in bound:  # a cycle through the bound nodes makes them one component, with all between them
         members = sorted(position[n] for n in binding.nodes)
         contracted.add_edges_from(zip(members, members[1:] + members[:1], strict=True))
     components = nx.condensation(contracted)
-    order = list(
-        nx.lexicographical_topological_sort(components, key=lambda c: min(components.nodes[c]["members"]))
-    )
+    order = list(nx.lexicographical_topological_sort(components, key=lambda c: min(components.nodes[c]["members"])))
     component_of: Mapping[int, int] = components.graph["mapping"]
     reasons: dict[int, list[Binding]] = {c: [] for c in order}
     for binding in bound:
         if len(binding.nodes) > 1:
             reasons[component_of[position[next(iter(binding.nodes))]]].append(binding)
     return [
-        NodeGroup(tuple(nodes[i] for i in sorted(components.nodes[c]["members"])), tuple(reasons[c]))
-        for c in order
+        NodeGroup(tuple(nodes[i] for i in sorted(components.nodes[c]["members"])), tuple(reasons[c])) for c in order
     ]

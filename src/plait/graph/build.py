@@ -1,30 +1,24 @@
 """`build_graph`: from a model to its `Graph` and the captured code the graph describes."""
 
+import operator
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 from torch._ops import HigherOrderOperator
 
+from plait.graph.aliases import alias_sets, mutated_inputs
 from plait.graph.atoms import NodeGroup, atoms_of, free_nodes
 from plait.graph.capture import Captured, Loss, capture
 from plait.graph.constraints import bindings
 from plait.graph.graph import Atom, Graph, Parameter, RowMixer, Value
+from plait.graph.mixing import mixing_nodes
 from plait.graph.normalise import normalise, row_symbols
-from plait.graph.rows import BatchDims, mixing_nodes, operator_of
-
-_NO_GRADIENT = {
-    "detach",
-    "zeros_like",
-    "ones_like",
-    "empty_like",
-    "full_like",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-}
+from plait.graph.randomness import called, operator_of
+from plait.graph.rows import BatchDims
 
 
 @dataclass(frozen=True)
@@ -59,13 +53,16 @@ def build_graph(model: nn.Module, batch: Any, *, loss: Loss | None = None, name:
     free = free_nodes(graph, bound)
     groups = atoms_of(graph, bound, free)
     atom_of = {node: index for index, group in enumerate(groups) for node in group.nodes}
-    needs_gradient = _gradients(graph, captured, tensors)
+    written = _written(graph)
+    needs_gradient = _gradients(graph, captured, tensors, written)
     mixers = [
-        RowMixer(atom_of[node], node.name, module_path(node), why, remedy)
+        RowMixer(atom, node.name, module_path(node), why, remedy)
         for node, why, remedy in mixing_nodes(graph, dims, free)
-        if node in atom_of
+        for atom in _atoms_computing(node, atom_of)
     ]
-    parameters = _parameters(groups, captured, tensors, free)
+    reaching = _reaching_the_loss(graph, needs_gradient, written)
+    trained = {parameter_name(captured, node) for node in reaching if node.op == "get_attr"}
+    parameters = _parameters(groups, captured, tensors, trained, free)
     used = {parameter.name for parameter in parameters}
     return Model(
         graph=Graph(
@@ -107,26 +104,79 @@ def parameter_name(captured: Captured, node: fx.Node) -> str:
     return captured.parameter_names.get(str(node.target), str(node.target))
 
 
-def _gradients(graph: fx.Graph, captured: Captured, tensors: Mapping[str, Tensor]) -> set[fx.Node]:
-    """Nodes through which a gradient flows: a floating tensor computed from a trainable parameter."""
+def _gradients(
+    graph: fx.Graph, captured: Captured, tensors: Mapping[str, Tensor], written: Mapping[fx.Node, Set[fx.Node]]
+) -> set[fx.Node]:
+    """Nodes through which a gradient flows: a floating tensor computed from a trainable parameter.
+
+    Where such a node writes into memory that others share, the gradient flows through all of them.
+    """
     found: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op == "get_attr":
             tensor = _tensor(captured, tensors, node)
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
                 found.add(node)
-        elif node.op == "call_function" and any(n in found for n in node.all_input_nodes):
-            if _carries_gradient(node):
-                found.add(node)
+        elif node.op == "call_function" and _carries_gradient(node) and any(n in found for n in _made_from(node)):
+            found.add(node)
+            found.update(n for n in written.get(node, ()) if _is_float(n))
     return found
+
+
+def _made_from(node: fx.Node) -> list[fx.Node]:
+    """The inputs of a node; of tensors that were only broadcast together, its own one."""
+    if node.target is operator.getitem:
+        source, index = node.args
+        assert isinstance(source, fx.Node) and isinstance(index, int)
+        if source.target is torch.ops.aten.broadcast_tensors.default:
+            return [source.args[0][index]]  # type: ignore[index, list-item]
+    return node.all_input_nodes
+
+
+def _written(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
+    """Per node that overwrites memory, all nodes that share it; not buffers, which no gradient reaches."""
+    sets = alias_sets(graph)
+    found: dict[fx.Node, set[fx.Node]] = {}
+    for node in graph.nodes:
+        for target in mutated_inputs(node):
+            members = sets.members(target)
+            if not any(member.op == "get_attr" for member in members):
+                found.setdefault(node, set()).update(members)
+    return found
+
+
+def _reaching_the_loss(
+    graph: fx.Graph, needs_gradient: Set[fx.Node], written: Mapping[fx.Node, Set[fx.Node]]
+) -> set[fx.Node]:
+    """Nodes whose gradient is not just zero: PyTorch leaves `.grad` None elsewhere, and optimisers skip those."""
+    (output,) = graph.find_nodes(op="output")
+    writers: dict[fx.Node, list[fx.Node]] = {}
+    for writer, shared in written.items():
+        for node in shared:
+            writers.setdefault(node, []).append(writer)
+    reached: set[fx.Node] = set()
+    pending = list(output.all_input_nodes)
+    while pending:
+        node = pending.pop()
+        if node in needs_gradient and node not in reached:
+            reached.add(node)
+            pending += [*node.all_input_nodes, *writers.get(node, ())]
+    return reached
 
 
 def _carries_gradient(node: fx.Node) -> bool:
     function = operator_of(node)
-    if function is not None and function._opname in _NO_GRADIENT:
+    if function is not None and (
+        function._opname == "detach" or function._opname.startswith("new_") or function._opname.endswith("_like")
+    ):
         return False
-    if isinstance(node.target, HigherOrderOperator) and node.target.name() == "wrap_with_set_grad_enabled":
-        return bool(node.args[0])
+    target, args = called(node)
+    if isinstance(target, HigherOrderOperator) and target.name() == "wrap_with_set_grad_enabled":
+        return bool(args[0])
+    return _is_float(node)
+
+
+def _is_float(node: fx.Node) -> bool:
     value = node.meta.get("val")
     values = value if isinstance(value, (tuple, list)) else [value]
     return any(isinstance(v, Tensor) and (v.dtype.is_floating_point or v.dtype.is_complex) for v in values)
@@ -141,22 +191,50 @@ def _values(
             if consumers and isinstance(node.meta.get("val"), Tensor):
                 shape, batch_dim = dims.layout(node)
                 dtype = str(node.meta["val"].dtype).removeprefix("torch.")
-                yield Value(
-                    node.name, index, tuple(consumers), shape, dtype, batch_dim, node in needs_gradient
-                )
+                yield Value(node.name, index, tuple(consumers), shape, dtype, batch_dim, node in needs_gradient)
+
+
+def _atoms_computing(node: fx.Node, atom_of: Mapping[fx.Node, int]) -> list[int]:
+    """The atom of a node; of a free one, those that compute it for themselves because they need it."""
+    found: set[int] = set()
+    pending = [node]
+    while pending:
+        user = pending.pop()
+        if user in atom_of:
+            found.add(atom_of[user])
+        else:
+            pending += _real_users(user)
+    return sorted(found)
 
 
 def _real_users(node: fx.Node) -> Iterable[fx.Node]:
     return (user for user in node.users if user.op == "call_function")
 
 
+def _sources(node: fx.Node, free: Set[fx.Node]) -> set[fx.Node]:
+    """What a node reads, also through free nodes, which are computed where they are used."""
+    found: set[fx.Node] = set()
+    pending = list(node.all_input_nodes)
+    while pending:
+        source = pending.pop()
+        if source not in found:
+            found.add(source)
+            if source in free:
+                pending += source.all_input_nodes
+    return found
+
+
 def _parameters(
-    groups: list[NodeGroup], captured: Captured, tensors: Mapping[str, Tensor], free: Set[fx.Node]
+    groups: list[NodeGroup],
+    captured: Captured,
+    tensors: Mapping[str, Tensor],
+    trained: Set[str],
+    free: Set[fx.Node],
 ) -> tuple[Parameter, ...]:
     readers: dict[str, set[int]] = {}
     for index, group in enumerate(groups):
         for node in group.nodes:
-            for source in node.all_input_nodes:
+            for source in _sources(node, free):
                 if source.op == "get_attr" and _tensor(captured, tensors, source) is not None:
                     readers.setdefault(parameter_name(captured, source), set()).add(index)
     return tuple(
@@ -165,7 +243,7 @@ def _parameters(
             shape=tuple(tensor.shape),
             dtype=str(tensor.dtype).removeprefix("torch."),
             atoms=tuple(sorted(readers[name])),
-            trainable=isinstance(tensor, nn.Parameter) and tensor.requires_grad,
+            trainable=name in trained,
             is_buffer=not isinstance(tensor, nn.Parameter),
         )
         for name, tensor in tensors.items()

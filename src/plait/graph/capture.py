@@ -103,7 +103,7 @@ def capture(model: nn.Module, batch: Any, *, loss: Loss | None = None) -> Captur
     dims = pytree.tree_map(
         lambda leaf: {0: Dim.AUTO} if isinstance(leaf, Tensor) and _is_batched(leaf, rows) else None, batch
     )
-    with _module_stack(model) as stack, _refuse_custom_autograd(stack):
+    with _module_stack(model) as stack, _refuse_custom_autograd(stack), _refuse_new_buffers(stack):
         try:
             exported = torch.export.export(wrapper, (batch,), strict=False, dynamic_shapes=(dims,))
         except CaptureError:
@@ -153,9 +153,7 @@ def _at_least_two_rows(batch: Any) -> Any:
         return batch
     return pytree.tree_map(
         lambda leaf: (
-            torch.cat([leaf, leaf])
-            if isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == 1
-            else leaf
+            torch.cat([leaf, leaf]) if isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == 1 else leaf
         ),
         batch,
     )
@@ -193,11 +191,11 @@ def _module_stack(model: nn.Module) -> Iterator[list[str]]:
 @contextmanager
 def _refuse_custom_autograd(stack: list[str]) -> Iterator[None]:
     """A custom `autograd.Function`'s own backward is lost by the capture, silently: refuse it instead."""
-    original = torch.autograd.Function.apply
+    original = torch.autograd.Function.__dict__["apply"]  # the descriptor: the attribute would be bound to the base
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__.startswith("torch."):
-            return original.__func__(cls, *args, **kwargs)  # type: ignore[attr-defined]
+            return original.__func__(cls, *args, **kwargs)
         raise CaptureError(
             f"module {stack[-1] if stack else 'the model'} calls {cls.__qualname__}, an autograd.Function "
             f"with a backward of its own ({_user_line(traceback.extract_stack())}), which a capture cannot "
@@ -210,6 +208,28 @@ def _refuse_custom_autograd(stack: list[str]) -> Iterator[None]:
         yield
     finally:
         torch.autograd.Function.apply = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def _refuse_new_buffers(stack: list[str]) -> Iterator[None]:
+    """A buffer given a new tensor (`self.mean = ...`) keeps its old one in the capture, silently: refuse it."""
+    original = nn.Module.__setattr__
+
+    def assign(module: nn.Module, name: str, value: Any) -> None:
+        buffer = module.__dict__.get("_buffers", {}).get(name)
+        if stack and isinstance(value, Tensor) and buffer is not None and value is not buffer:
+            raise CaptureError(
+                f"module {stack[-1]} gives its buffer {name!r} a new tensor in its forward "
+                f"({_user_line(traceback.extract_stack())}), which a capture cannot keep. Write into the old one "
+                f"instead: `self.{name}.copy_(...)`."
+            )
+        original(module, name, value)
+
+    nn.Module.__setattr__ = assign  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module.__setattr__ = original  # type: ignore[method-assign]
 
 
 def _explain(error: Exception, stack: list[str]) -> str:

@@ -98,11 +98,7 @@ def data_dependent_rule(graph: fx.Graph, dims: BatchDims) -> Iterator[tuple[str,
 def proportional_rule(graph: fx.Graph, dims: BatchDims) -> Iterator[tuple[str, set[fx.Node]]]:
     """Only tensors whose size is proportional to the rows can be sent; others stay with their users."""
     for node in graph.nodes:
-        if (
-            node.op == "call_function"
-            and isinstance(node.meta.get("val"), Tensor)
-            and dims.is_irregular(node)
-        ):
+        if node.op == "call_function" and isinstance(node.meta.get("val"), Tensor) and dims.is_irregular(node):
             yield f"{node.name} is not proportional to the batch", {node, *_real(node.users)}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from plait.errors import PlaitError
 from plait.graph.graph import Graph, Parameter, RowMixer, Value
@@ -31,7 +32,7 @@ def cut(graph: Graph, boundaries: Sequence[int]) -> tuple[StageCut, ...]:
     Raises PlaitError where the boundaries do not rise strictly inside the chain.
     """
     edges = [0, *boundaries, len(graph.atoms)]
-    if any(a >= b for a, b in zip(edges, edges[1:], strict=False)):
+    if any(a >= b for a, b in pairwise(edges)):
         raise PlaitError(
             f"stage boundaries {list(boundaries)} must rise strictly between 0 and {len(graph.atoms)}, the number "
             f"of atoms of {graph.name}: every stage needs at least one atom. Use at most {len(graph.atoms)} stages."
@@ -49,7 +50,7 @@ def cut(graph: Graph, boundaries: Sequence[int]) -> tuple[StageCut, ...]:
             row_mixers=tuple(m for m in graph.row_mixers if start <= m.atom < end),
             has_loss=end == len(graph.atoms),
         )
-        for index, (start, end) in enumerate(zip(edges, edges[1:], strict=False))
+        for index, (start, end) in enumerate(pairwise(edges))
     )
 
 

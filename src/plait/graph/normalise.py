@@ -12,9 +12,10 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from plait.graph.aliases import make_functional
+from plait.graph.aliases import alias_sets, make_functional, mutated_inputs
 from plait.graph.capture import Captured, CaptureError
-from plait.graph.randomness import is_random, seeded
+from plait.graph.randomness import draws_numbers, seeded
+from plait.graph.regions import regions_of
 
 ROWS = "rows"
 RANDOMNESS = "randomness"
@@ -34,6 +35,7 @@ def normalise(captured: Captured) -> None:
     symbols = row_symbols(captured)
     _drop_assertions(graph)
     _one_node_per_parameter(captured)
+    _copy_overwritten_inputs(graph)
     make_functional(graph)
     _sizes_from_rows(graph, symbols)
     _name_random_streams(captured.module)
@@ -42,9 +44,7 @@ def normalise(captured: Captured) -> None:
 
 def row_symbols(captured: Captured) -> set[sympy.Symbol]:
     """All symbols that stand for the number of rows (inputs that never meet keep their own)."""
-    inputs = [
-        n for n in captured.module.graph.nodes if n.op == "placeholder" and n.name in captured.input_names
-    ]
+    inputs = [n for n in captured.module.graph.nodes if n.op == "placeholder" and n.name in captured.input_names]
     return {
         symbol
         for node, batched in zip(inputs, captured.input_batched, strict=True)
@@ -74,12 +74,30 @@ def _one_node_per_parameter(captured: Captured) -> None:
             kept[name] = node
 
 
+def _copy_overwritten_inputs(graph: fx.Graph) -> None:
+    """A model that writes into its batch writes into a copy: other stages and the next run read it too."""
+    sets = alias_sets(graph)
+    written = {
+        member
+        for node in graph.nodes
+        for target in mutated_inputs(node)
+        for member in sets.members(target)
+        if member.op == "placeholder"
+    }
+    first = next(node for node in graph.nodes if node.op not in ("placeholder", "get_attr"))
+    for node in sorted(written):
+        with graph.inserting_before(first):
+            copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+        copy.meta = dict(node.meta)
+        node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
+
+
 def _sizes_from_rows(graph: fx.Graph, symbols: set[sympy.Symbol]) -> None:
-    """Replaces every integer that depends on the batch by arithmetic on the one input `rows`."""
+    """Replaces every number that depends on the batch by arithmetic on the one input `rows`."""
     first = next(iter(graph.nodes))
     with graph.inserting_before(first):
         rows = graph.placeholder(ROWS)
-    made: dict[sympy.Expr, fx.Node | int] = {}
+    made: dict[sympy.Expr, fx.Node | float] = {}
     for node in list(graph.nodes):
         value = node.meta.get("val")
         if node is rows or not isinstance(value, (torch.SymInt, torch.SymBool, torch.SymFloat)):
@@ -88,7 +106,7 @@ def _sizes_from_rows(graph: fx.Graph, symbols: set[sympy.Symbol]) -> None:
         if node.op != "call_function" or not expression.free_symbols <= symbols:
             continue  # depends on data: `constraints.data_dependent_rule` keeps it with its users
         with graph.inserting_before(node):
-            replacement = _integer_node(graph, expression, symbols, rows, made)
+            replacement = _number_node(graph, expression, symbols, rows, made)
         node.replace_all_uses_with(replacement)  # type: ignore[arg-type]
         graph.erase_node(node)
 
@@ -98,23 +116,33 @@ _ARITHMETIC = {
     "CleanDiv": operator.floordiv,
     "Mod": operator.mod,
     "PythonMod": operator.mod,
+    "Pow": operator.pow,
+    "PowByNatural": operator.pow,
+    "FloatPow": operator.pow,
+    "IntTrueDiv": operator.truediv,
+    "FloatTrueDiv": operator.truediv,
 }
 
 
-def _integer_node(
+def _number_node(
     graph: fx.Graph,
     expression: sympy.Expr,
     symbols: set[sympy.Symbol],
     rows: fx.Node,
-    made: dict[sympy.Expr, fx.Node | int],
-) -> fx.Node | int:
+    made: dict[sympy.Expr, fx.Node | float],
+) -> fx.Node | float:
     if expression in symbols:
         return rows
     if expression.is_Integer:
         return int(expression)
+    if expression.is_Float:
+        return float(expression)
     if expression in made:
         return made[expression]
-    parts = [_integer_node(graph, part, symbols, rows, made) for part in expression.args]
+    parts = [_number_node(graph, part, symbols, rows, made) for part in expression.args]
+    if type(expression).__name__ == "ToFloat":
+        made[expression] = graph.call_function(float, (parts[0],))
+        return made[expression]
     if expression.is_Add or expression.is_Mul:
         function = operator.add if expression.is_Add else operator.mul
     elif type(expression).__name__ in _ARITHMETIC:
@@ -131,10 +159,14 @@ def _integer_node(
     return node
 
 
+def _is_random(node: fx.Node) -> bool:
+    return draws_numbers(node) or any(_is_random(n) for graph, _ in regions_of(node) for n in graph.nodes)
+
+
 def _name_random_streams(module: fx.GraphModule) -> None:
     """Every random node draws from the stream (step, micro-batch, its own number): see `randomness`."""
     graph = module.graph
-    nodes = [node for node in graph.nodes if is_random(node, module)]
+    nodes = [node for node in graph.nodes if _is_random(node)]
     if not nodes:
         return
     first = next(node for node in graph.nodes if node.op == "call_function")
@@ -143,9 +175,7 @@ def _name_random_streams(module: fx.GraphModule) -> None:
     for number, node in enumerate(nodes):
         assert isinstance(node.target, OpOverload) or callable(node.target)
         with graph.inserting_before(node):
-            replacement = graph.call_function(
-                seeded, (stream, number, node.target, *node.args), dict(node.kwargs)
-            )
+            replacement = graph.call_function(seeded, (stream, number, node.target, *node.args), dict(node.kwargs))
         replacement.meta = dict(node.meta)
         node.replace_all_uses_with(replacement)
         graph.erase_node(node)
@@ -153,5 +183,7 @@ def _name_random_streams(module: fx.GraphModule) -> None:
 
 def _drop_dead(graph: fx.Graph) -> None:
     for node in reversed(list(graph.nodes)):
-        if node.op in ("call_function", "get_attr") and not node.users and not node.is_impure():
+        if node.op not in ("call_function", "get_attr") or node.users or node.is_impure():
+            continue
+        if not any(True for _ in mutated_inputs(node)):  # a region that only writes a buffer is no dead node
             graph.erase_node(node)

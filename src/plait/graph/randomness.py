@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import OpOverload
 
 # Tagged random by PyTorch, though with this argument at zero (or False) they draw nothing.
 _DRAWS_ONLY_WHEN = {
@@ -43,39 +43,34 @@ class Randomness:
         return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "big")
 
 
-def seeded(
-    randomness: Randomness, node_number: int, function: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
+def seeded(randomness: Randomness, node_number: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls a random operation with the generator set to its stream."""
     torch.manual_seed(randomness.stream(node_number))
     return function(*args, **kwargs)
 
 
-def is_random(node: fx.Node, module: fx.GraphModule) -> bool:
-    if node.op != "call_function":
+def called(node: fx.Node) -> tuple[Any, tuple[Any, ...]]:
+    """What a node calls and its positional arguments, seen through the seeding of random ones."""
+    if node.target is seeded:
+        return node.args[2], node.args[3:]
+    return node.target, node.args
+
+
+def operator_of(node: fx.Node) -> OpOverload | None:
+    """The operator a node runs, if it is one."""
+    target, _ = called(node)
+    return target if isinstance(target, OpOverload) else None
+
+
+def draws_numbers(node: fx.Node) -> bool:
+    """Is this a call of a random operator, with arguments with which it draws?"""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return False
-    if isinstance(node.target, OpOverload):
-        return torch.Tag.nondeterministic_seeded in node.target.tags and _draws(node)
-    if isinstance(node.target, HigherOrderOperator):
-        regions = [getattr(module, str(arg.target)) for arg in node.all_input_nodes if arg.op == "get_attr"]
-        return any(
-            is_random(inner, region)
-            for region in regions
-            if isinstance(region, fx.GraphModule)
-            for inner in region.graph.nodes
-        )
-    return False
-
-
-def _draws(node: fx.Node) -> bool:
-    assert isinstance(node.target, OpOverload)
-    switch = _DRAWS_ONLY_WHEN.get(node.target._opname)
+    if torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    switch = _DRAWS_ONLY_WHEN.get(node.target._opname.removesuffix("_"))
     for index, argument in enumerate(node.target._schema.arguments):
         if argument.name == switch:
-            value = (
-                node.args[index]
-                if index < len(node.args)
-                else node.kwargs.get(switch, argument.default_value)
-            )
+            value = node.args[index] if index < len(node.args) else node.kwargs.get(switch, argument.default_value)
             return bool(value)
     return True

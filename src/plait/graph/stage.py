@@ -14,9 +14,10 @@ from torch import Tensor, fx, nn
 from plait.graph.aliases import is_training_batch_norm
 from plait.graph.build import Model, parameter_name
 from plait.graph.cut import StageCut
+from plait.graph.mixing import CROSS_ENTROPIES, MEAN
 from plait.graph.normalise import RANDOMNESS, ROWS
-from plait.graph.randomness import Randomness
-from plait.graph.rows import CROSS_ENTROPIES, argument, operator_of
+from plait.graph.randomness import Randomness, operator_of
+from plait.graph.rows import argument
 from plait.graph.synced import batch_norm_over_replicas, count_targets, cross_entropy_over_replicas
 
 REPLICAS = "replicas"
@@ -167,13 +168,12 @@ def _attribute(module: nn.Module, target: str) -> Any:
 
 
 def _target_totals(nodes: Iterable[fx.Node]) -> list[fx.Node]:
-    mean = 1
     return [
         node
         for node in nodes
         if (function := operator_of(node)) is not None
         and function._opname in CROSS_ENTROPIES
-        and argument(node, "reduction") == mean
+        and argument(node, "reduction") == MEAN
     ]
 
 
@@ -183,7 +183,7 @@ def _counter(model: Model, cut: StageCut, nodes: list[fx.Node], totals: list[fx.
     writer.declare(nodes, [])
     counts = []
     for node in totals:
-        sources = (node.args[1], argument(node, "weight"), argument(node, "ignore_index"))
+        sources: Any = (node.args[1], argument(node, "weight"), argument(node, "ignore_index"))
         counts.append(writer.graph.call_function(count_targets, fx.map_arg(sources, lambda n: writer.new[n])))
     writer.graph.output(tuple(counts))
     # Unlike the stage it needs neither received values nor parameters: drop what it does not use.

@@ -50,10 +50,11 @@ class _BatchNorm(torch.autograd.Function):
     ) -> Tensor:
         axes = [d for d in range(x.dim()) if d != 1]
         shape = [1, -1] + [1] * (x.dim() - 2)
-        count = x.numel() // x.shape[1]
-        local_mean = x.mean(axes)
-        local_spread = (x - local_mean.view(shape)).square().sum(axes)
-        own = torch.cat([x.new_tensor([count]), local_mean, local_spread])
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # like PyTorch's own: no statistics in 16 bits
+        count = wide.numel() // wide.shape[1]
+        local_mean = wide.mean(axes)
+        local_spread = (wide - local_mean.view(shape)).square().sum(axes)
+        own = torch.cat([wide.new_tensor([count]), local_mean, local_spread])
         parts = torch.stack(replicas.all_gather(own))
         counts, means, spreads = parts[:, :1], *parts[:, 1:].chunk(2, dim=1)
         total = counts.sum()
@@ -63,24 +64,25 @@ class _BatchNorm(torch.autograd.Function):
         if running_mean is not None:
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)
             running_var.lerp_((spread / (total - 1)).to(running_var.dtype), momentum)
-        normalised = (x - mean.view(shape)) * inverse_std.view(shape)
+        normalised = (wide - mean.view(shape)) * inverse_std.view(shape)
         ctx.save_for_backward(normalised, inverse_std, weight)
         ctx.replicas, ctx.total, ctx.axes, ctx.shape = replicas, total, axes, shape
         result = normalised if weight is None else normalised * weight.view(shape)
-        return result if bias is None else result + bias.view(shape)
+        return (result if bias is None else result + bias.view(shape)).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        (grad,) = grads
         normalised, inverse_std, weight = ctx.saved_tensors
-        grad_weight = (grad * normalised).sum(ctx.axes) if weight is not None else None
-        grad_bias = grad.sum(ctx.axes) if weight is not None else None
+        grad = grads[0].to(normalised.dtype)
+        _, weight_needs_grad, bias_needs_grad, *_ = ctx.needs_input_grad
+        grad_weight = (grad * normalised).sum(ctx.axes) if weight_needs_grad else None
+        grad_bias = grad.sum(ctx.axes) if bias_needs_grad else None
         scaled = grad if weight is None else grad * weight.view(ctx.shape)
         sums = torch.cat([scaled.sum(ctx.axes), (scaled * normalised).sum(ctx.axes)])
         mean_grad, mean_product = (ctx.replicas.all_reduce(sums) / ctx.total).chunk(2)
-        grad_x = (
-            scaled - mean_grad.view(ctx.shape) - normalised * mean_product.view(ctx.shape)
-        ) * inverse_std.view(ctx.shape)
+        grad_x = (scaled - mean_grad.view(ctx.shape) - normalised * mean_product.view(ctx.shape)) * inverse_std.view(
+            ctx.shape
+        )
         return grad_x, grad_weight, grad_bias, None, None, None, None, None
 
 

@@ -82,9 +82,7 @@ def _bert_job(batch_size: int, learning_rate: float, spec: str, settings: Settin
     )
 
 
-def _text_options(
-    layers: int, width: int, heads: int, *, sequence: int, vocabulary: int
-) -> dict[str, Option]:
+def _text_options(layers: int, width: int, heads: int, *, sequence: int, vocabulary: int) -> dict[str, Option]:
     return {
         "layers": Option(layers, minimum=1),
         "width": Option(width, minimum=1),
@@ -144,9 +142,7 @@ def _unet_job(spec: str, settings: Settings) -> Job:
     unet.check_image(image)
     return Job(
         name=spec,
-        model=partial(
-            unet.UNet, classes=classes, width=settings.real("width"), dropout=settings.real("dropout")
-        ),
+        model=partial(unet.UNet, classes=classes, width=settings.real("width"), dropout=settings.real("dropout")),
         batches=partial(disc_batches, image, classes),
         optimizer=partial(momentum, learning_rate=0.05),
         loss=None,
@@ -174,9 +170,7 @@ _BUILTINS: Mapping[str, Builtin] = MappingProxyType(
         "gpt2-medium": _gpt2(24, 1024, 16, batch_size=32),
         "gpt2-large": _gpt2(36, 1280, 20, batch_size=32),
         "gpt2-xl": _gpt2(48, 1600, 25, batch_size=32),
-        "bert-tiny": Builtin(
-            _text_options(4, 128, 4, sequence=128, vocabulary=256), partial(_bert_job, 32, 3e-4)
-        ),
+        "bert-tiny": Builtin(_text_options(4, 128, 4, sequence=128, vocabulary=256), partial(_bert_job, 32, 3e-4)),
         "bert-large": Builtin(
             _text_options(24, 1024, 16, sequence=512, vocabulary=30522), partial(_bert_job, 32, 1e-4)
         ),

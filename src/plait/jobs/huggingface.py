@@ -40,9 +40,7 @@ class Family:
 # In the order in which a bare model (BertModel) is given a head: BERT is in both of the last two tables.
 _FAMILIES = (
     Family("sequence-to-sequence", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", paired_batches),
-    Family(
-        "image classification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", image_batches, is_text=False
-    ),
+    Family("image classification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", image_batches, is_text=False),
     Family("masked language model", "MODEL_FOR_MASKED_LM_MAPPING_NAMES", masked_batches),
     Family("causal language model", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", causal_batches),
 )
@@ -83,9 +81,7 @@ def _read_config(transformers: Any, directory: Path) -> Any:
             f"not exist: Plait downloads nothing, so save the model's folder there first."
         )
     try:
-        return transformers.AutoConfig.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False
-        )
+        return transformers.AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise PlaitError(
             f"{directory / 'config.json'} is not a configuration this transformers "

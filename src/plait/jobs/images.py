@@ -15,9 +15,7 @@ _NOISE = 0.5
 _DISCS_PER_IMAGE = 3
 
 
-def class_batches(
-    size: int, classes: int, batch_size: int, seed: int, *, channels: int = 3
-) -> Iterator[Batch]:
+def class_batches(size: int, classes: int, batch_size: int, seed: int, *, channels: int = 3) -> Iterator[Batch]:
     """Endless `images` [batch_size, channels, size, size] and `labels` [batch_size].
 
     A class is a coloured grating of its own direction and wavelength; every image shifts it by a random

@@ -181,18 +181,14 @@ def _forked_group(inputs: int, scale: Scale) -> Branches:
     return Branches(
         Convolution(inputs, scale(320), (1, 1)),
         nn.Sequential(Convolution(inputs, scale(384), (1, 1)), fork()),
-        nn.Sequential(
-            Convolution(inputs, scale(448), (1, 1)), Convolution(scale(448), scale(384), (3, 3)), fork()
-        ),
+        nn.Sequential(Convolution(inputs, scale(448), (1, 1)), Convolution(scale(448), scale(384), (3, 3)), fork()),
         _pooled_branch(inputs, scale(192)),
         outputs=scale(320) + 4 * scale(384) + scale(192),
     )
 
 
 def _pooled_branch(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.AvgPool2d(kernel_size=3, stride=1, padding=1), Convolution(inputs, outputs, (1, 1))
-    )
+    return nn.Sequential(nn.AvgPool2d(kernel_size=3, stride=1, padding=1), Convolution(inputs, outputs, (1, 1)))
 
 
 def _auxiliary_head(inputs: int, scale: Scale, image: int, classes: int) -> nn.Sequential:

@@ -29,8 +29,7 @@ class UNet(nn.Module):
         super().__init__()
         widths = [scaled(_BASE_CHANNELS * 2**level, width) for level in range(_LEVELS + 1)]
         self.down = nn.ModuleList(
-            _double_convolution(inputs, outputs)
-            for inputs, outputs in zip([3, *widths[:-2]], widths[:-1], strict=True)
+            _double_convolution(inputs, outputs) for inputs, outputs in zip([3, *widths[:-2]], widths[:-1], strict=True)
         )
         self.pool = nn.MaxPool2d(kernel_size=2)
         self.bottom = _double_convolution(widths[-2], widths[-1])

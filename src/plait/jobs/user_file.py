@@ -128,9 +128,7 @@ def _check_function(path: Path, module: ModuleType, name: str, arguments: tuple[
             raise PlaitError(f"{path} defines no {name}: add `{written}:` at the top level of the file.")
         return
     if not callable(function):
-        raise PlaitError(
-            f"{path}: {name} is a {type(function).__name__}, not a function: write `{written}:`."
-        )
+        raise PlaitError(f"{path}: {name} is a {type(function).__name__}, not a function: write `{written}:`.")
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError as error:
@@ -158,9 +156,7 @@ def _build_model(path: Path, module: ModuleType) -> nn.Module:
     with _as_user_code(path, "model()"):
         model = module.model()
     if not isinstance(model, nn.Module):
-        raise PlaitError(
-            f"{path}: model() returned a {type(model).__name__}, not a torch.nn.Module: return the model."
-        )
+        raise PlaitError(f"{path}: model() returned a {type(model).__name__}, not a torch.nn.Module: return the model.")
     return model
 
 

@@ -15,9 +15,7 @@ def describe(batch: Any) -> Any:
     if isinstance(batch, dict):
         return {"dict": {str(key): describe(value) for key, value in batch.items()}}
     if isinstance(batch, (tuple, list)):
-        return {
-            type(batch).__name__ if type(batch) in (tuple, list) else "tuple": [describe(v) for v in batch]
-        }
+        return {type(batch).__name__ if type(batch) in (tuple, list) else "tuple": [describe(v) for v in batch]}
     if batch is None or isinstance(batch, (bool, int, float, str)):
         return {"constant": batch}
     raise PlaitError(

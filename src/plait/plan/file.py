@@ -53,8 +53,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "micro_batches": plan.micro_batches,
         "schedule": plan.schedule,
         "stages": [
-            {"start": s.start, "end": s.end, "devices": list(s.devices), "shares": list(s.shares)}
-            for s in plan.stages
+            {"start": s.start, "end": s.end, "devices": list(s.devices), "shares": list(s.shares)} for s in plan.stages
         ],
         "bucket_bytes": plan.bucket_bytes,
         "batch": plan.batch,
@@ -86,9 +85,7 @@ def load_plan(path: Path | str) -> Plan:
         raise PlaitError(f"plan {path} is not valid JSON ({error}). It is damaged: plan again.") from error
     version = content.get("version") if isinstance(content, dict) else None
     if not isinstance(content, dict) or content.get("format") != "plait-plan":
-        raise PlaitError(
-            f'{path} is not a plan: its `format` must be "plait-plan". Make one with `plait plan`.'
-        )
+        raise PlaitError(f'{path} is not a plan: its `format` must be "plait-plan". Make one with `plait plan`.')
     if not isinstance(version, int) or version > VERSION or version < 1:
         raise PlaitError(
             f"plan {path} has schema version {version!r}; this Plait reads versions up to {VERSION}. "

@@ -39,9 +39,7 @@ class Plan:
     schedule: str
     stages: tuple[StagePlan, ...]
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
-    batch: Any = (
-        None  # shape and type of an example batch (`plan.batches.describe`), to capture the model again
-    )
+    batch: Any = None  # shape and type of an example batch (`plan.batches.describe`), to capture the model again
     predicted_seconds: float | None = None
     notes: dict[str, Any] = field(default_factory=dict)
 
@@ -108,9 +106,7 @@ def _check_devices(plan: Plan) -> None:
                     f"{len(plan.cluster.devices) - 1}. Plan again for this cluster."
                 )
             if device in used:
-                raise PlaitError(
-                    f"device {device} is given to two stages; give each stage devices of its own."
-                )
+                raise PlaitError(f"device {device} is given to two stages; give each stage devices of its own.")
             used.add(device)
         if len(stage.shares) != len(stage.devices) or any(share <= 0 for share in stage.shares):
             raise PlaitError(
@@ -119,12 +115,9 @@ def _check_devices(plan: Plan) -> None:
             )
 
 
-def even_stages(
-    boundaries: Sequence[int], end: int, devices: Sequence[Sequence[int]]
-) -> tuple[StagePlan, ...]:
+def even_stages(boundaries: Sequence[int], end: int, devices: Sequence[Sequence[int]]) -> tuple[StagePlan, ...]:
     """Stages between `boundaries` on the given devices, rows in equal shares."""
     edges = [0, *boundaries, end]
     return tuple(
-        StagePlan(edges[i], edges[i + 1], tuple(group), (1.0,) * len(group))
-        for i, group in enumerate(devices)
+        StagePlan(edges[i], edges[i + 1], tuple(group), (1.0,) * len(group)) for i, group in enumerate(devices)
     )

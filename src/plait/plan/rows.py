@@ -1,7 +1,7 @@
 """Dividing rows: a batch into micro-batches, a micro-batch over replicas."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 Span = tuple[int, int]
 
@@ -16,7 +16,7 @@ def split_rows(rows: int, shares: Sequence[float]) -> tuple[Span, ...]:
     """
     total = sum(shares)
     edges = [0, *(round(rows * part / total) for part in accumulate(shares))]
-    return tuple(zip(edges[:-1], edges[1:], strict=True))
+    return tuple(pairwise(edges))
 
 
 def micro_batch_sizes(batch_rows: int, micro_batches: int, smallest: int = 1) -> tuple[int, ...]:

@@ -28,9 +28,7 @@ class ProgramError(PlaitError):
 
     def __init__(self, program: Program, rank: int, index: int, why: str) -> None:
         self.rank, self.index = rank, index
-        super().__init__(
-            f"program error on rank {rank}, instruction {index}: {why}\n{grid(program, rank, index)}"
-        )
+        super().__init__(f"program error on rank {rank}, instruction {index}: {why}\n{grid(program, rank, index)}")
 
 
 def grid(program: Program, rank: int, index: int, *, around: int = 3, width: int = 34) -> str:
@@ -82,9 +80,7 @@ def _computations(program: Program) -> Iterator[Violation]:
     for number, stage in enumerate(program.stages):
         for micro_batch, spans in enumerate(stage.rows):
             edges = [0, *(last for _, last in spans)]
-            if [first for first, _ in spans] != edges[:-1] or edges[-1] != program.micro_batch_rows[
-                micro_batch
-            ]:
+            if [first for first, _ in spans] != edges[:-1] or edges[-1] != program.micro_batch_rows[micro_batch]:
                 yield (
                     stage.ranks[0],
                     0,
@@ -186,7 +182,7 @@ def _order(program: Program) -> Iterator[Violation]:
                     yield rank, index, f"{ins} is posted after the computation that needs it"
             if ins.op is Op.FREE and (("B", *key) not in done and ("W", *key) not in done):
                 yield rank, index, f"{ins} comes before the backward is done"
-            if ins.op in _REDUCES + (Op.STEP, Op.LOSS, Op.CLIP):
+            if ins.op in (*_REDUCES, Op.STEP, Op.LOSS, Op.CLIP):
                 late = last_compute.get(_stage_of(program, ins), -1)
                 if late > index:
                     yield rank, index, f"{ins} comes before {instructions[late]}, which still adds to it"
@@ -267,12 +263,8 @@ class _WaitMachine:
         self.sent: Counter[tuple[int, int]] = Counter()
         self.posted: Counter[tuple[int, int]] = Counter()
         self.joined: defaultdict[object, set[int]] = defaultdict(set)
-        self.needs: defaultdict[tuple[int, int, int, bool], list[tuple[tuple[int, int], int]]] = defaultdict(
-            list
-        )
-        self.sends: defaultdict[tuple[int, int, int, bool], list[tuple[tuple[int, int], int]]] = defaultdict(
-            list
-        )
+        self.needs: defaultdict[tuple[int, int, int, bool], list[tuple[tuple[int, int], int]]] = defaultdict(list)
+        self.sends: defaultdict[tuple[int, int, int, bool], list[tuple[tuple[int, int], int]]] = defaultdict(list)
 
     def advance(self, rank: int) -> bool:
         instructions = self.program.ranks[rank]
@@ -298,9 +290,7 @@ class _WaitMachine:
             stage = self.program.stages[ins.stage]
             if stage.coupled:
                 working = {
-                    r
-                    for r, (first, last) in zip(stage.ranks, stage.rows[ins.micro_batch], strict=True)
-                    if last > first
+                    r for r, (first, last) in zip(stage.ranks, stage.rows[ins.micro_batch], strict=True) if last > first
                 }
                 return self._meet(rank, (ins.op, ins.stage, ins.micro_batch), working)
         elif ins.op is Op.FREE:

@@ -29,9 +29,7 @@ class _Computation:
     sends: list[Instruction] = field(default_factory=list)
 
 
-def compile_program(
-    plan: Plan, graph: Graph, *, batch_rows: int | None = None, clip: bool = False
-) -> Program:
+def compile_program(plan: Plan, graph: Graph, *, batch_rows: int | None = None, clip: bool = False) -> Program:
     """The program of one step on `batch_rows` rows (the plan's batch size unless the batch is a short one)."""
     cuts = plan.cut(graph)
     sizes = micro_batch_sizes(batch_rows or plan.batch_size, plan.micro_batches, plan.most_replicas)
@@ -86,9 +84,7 @@ def _on_ranks(action: Action, stages: Sequence[StageTable]) -> list[tuple[int, I
     ]
 
 
-def _add_messages(
-    computations: list[list[_Computation]], stages: Sequence[StageTable], edges: Sequence[Edge]
-) -> None:
+def _add_messages(computations: list[list[_Computation]], stages: Sequence[StageTable], edges: Sequence[Edge]) -> None:
     at = {(rank, c.instruction[:3]): c for rank, todo in enumerate(computations) for c in todo}
     for micro_batch in range(len(stages[0].rows)):
         for edge in edges:
@@ -182,7 +178,7 @@ def make_buckets(plan: Plan, cuts: Sequence[StageCut]) -> tuple[Bucket, ...]:
         for parameter in part.parameters:
             if parameter.trainable:
                 holders.setdefault(parameter.name, []).append(part.index)
-    buckets = []
+    buckets: list[Bucket] = []
     for part in cuts:
         names: list[str] = []
         size = 0
@@ -191,11 +187,10 @@ def make_buckets(plan: Plan, cuts: Sequence[StageCut]) -> tuple[Bucket, ...]:
         for position, parameter in enumerate(own):
             names.append(parameter.name)
             size += parameter.num_bytes
-            if size >= plan.bucket_bytes or position == len(own) - 1:
+            next_dtype = own[position + 1].dtype if position + 1 < len(own) else None
+            if size >= plan.bucket_bytes or next_dtype != parameter.dtype:  # one flat tensor has one type
                 number = sum(b.name.startswith(f"s{part.index}.") for b in buckets)
-                buckets.append(
-                    Bucket(f"s{part.index}.{number}", tuple(names), size, plan.stage_ranks(part.index))
-                )
+                buckets.append(Bucket(f"s{part.index}.{number}", tuple(names), size, plan.stage_ranks(part.index)))
                 names, size = [], 0
     tied = {name: stages for name, stages in holders.items() if len(stages) > 1}
     for number, (name, stages) in enumerate(tied.items()):

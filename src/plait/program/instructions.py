@@ -87,9 +87,7 @@ def parse_instruction(text: str) -> Instruction:
     """
     text = text.strip()
     if match := _COMPUTE.fullmatch(text):
-        return Instruction(
-            Op(match[1]), int(match[2]), int(match[3]), first_row=int(match[4]), last_row=int(match[5])
-        )
+        return Instruction(Op(match[1]), int(match[2]), int(match[3]), first_row=int(match[4]), last_row=int(match[5]))
     if match := _MESSAGE.fullmatch(text):
         return Instruction(
             Op(match[1]),
@@ -107,6 +105,4 @@ def parse_instruction(text: str) -> Instruction:
         return Instruction(Op.FREE, int(match[1]), int(match[2]), gradient=match[3] is not None)
     if text in (Op.CLIP, Op.LOSS):
         return Instruction(Op(text))
-    raise PlaitError(
-        f"{text!r} is not an instruction; see `plait.program.instructions` for the forms there are."
-    )
+    raise PlaitError(f"{text!r} is not an instruction; see `plait.program.instructions` for the forms there are.")

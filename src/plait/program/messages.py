@@ -11,9 +11,7 @@ from plait.graph import Value
 from plait.plan.rows import Span
 
 
-def transfers(
-    value: Value, senders: Sequence[Span], receivers: Sequence[Span]
-) -> Iterator[tuple[int, int, Span]]:
+def transfers(value: Value, senders: Sequence[Span], receivers: Sequence[Span]) -> Iterator[tuple[int, int, Span]]:
     """(sender, receiver, rows) for every message of one value and one micro-batch, in a fixed order."""
     if value.batch_dim is None:
         working = [index for index, (first, last) in enumerate(senders) if last > first]

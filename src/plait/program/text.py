@@ -39,9 +39,7 @@ def parse_program(text: str) -> Program:
             edges.append(_edge(json.loads(rest)))
         elif word == "bucket":
             data = json.loads(rest)
-            buckets.append(
-                Bucket(**{**data, "parameters": tuple(data["parameters"]), "ranks": tuple(data["ranks"])})
-            )
+            buckets.append(Bucket(**{**data, "parameters": tuple(data["parameters"]), "ranks": tuple(data["ranks"])}))
         elif word == "rank":
             ranks.append([])
         elif word:

@@ -11,7 +11,7 @@ def gpipe(num_stages: int, micro_batches: int) -> Schedule:
     return Schedule(
         "gpipe",
         tuple(
-            tuple(Action(stage, kind, m) for kind in ("F", "B") for m in range(micro_batches))  # type: ignore[arg-type]
+            tuple(Action(stage, kind, m) for kind in ("F", "B") for m in range(micro_batches))
             for stage in range(num_stages)
         ),
     )

@@ -147,9 +147,7 @@ class _Engine:
                 if waiting:
                     del needs[key]
                 if self.program.stages[stage].coupled and op is not w:
-                    joined = self._meet(
-                        rank, now, (op, stage, micro_batch), self._working(stage, micro_batch)
-                    )
+                    joined = self._meet(rank, now, (op, stage, micro_batch), self._working(stage, micro_batch))
                     if joined < 0:
                         break
                     now = joined
@@ -265,9 +263,7 @@ class _Engine:
         assert sent is not None
         size = self.bytes_of.get((sent[3], sent[7] - sent[6]))
         if size is None:
-            size = self.bytes_of[sent.name, sent.rows] = self.program.edge_by_name[sent.name].value.num_bytes(
-                sent.rows
-            )
+            size = self.bytes_of[sent.name, sent.rows] = self.program.edge_by_name[sent.name].value.num_bytes(sent.rows)
         free = self.channel_free
         start = now
         for channel in channels:
@@ -293,9 +289,7 @@ class _Engine:
                 latest = message.arrival
         return latest
 
-    def _record_wait(
-        self, rank: int, ins: Instruction, messages: list[_Message], now: float, until: float
-    ) -> None:
+    def _record_wait(self, rank: int, ins: Instruction, messages: list[_Message], now: float, until: float) -> None:
         """Only the part in which the data was on the wire is exposed communication; before it is a bubble."""
         start = until
         for message in messages:

@@ -71,9 +71,7 @@ class Timeline:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Timeline":
-        spans = tuple(
-            Span(rank, lane, parse_instruction(text), *times) for rank, lane, text, *times in data["spans"]
-        )
+        spans = tuple(Span(rank, lane, parse_instruction(text), *times) for rank, lane, text, *times in data["spans"])
         return cls(data["source"], data["num_ranks"], spans, data["step_seconds"])
 
 

@@ -1,0 +1,46 @@
+"""What `import plait` offers: plan a model, train it under the plan."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from plait.cluster import Cluster, load_cluster
+from plait.cost import OptimizerFactory, estimate_costs
+from plait.graph import Loss, batch_rows, build_graph
+from plait.jobs.optimizers import adamw
+from plait.plan import Plan
+from plait.plan.batches import describe
+from plait.run import parallelize
+from plait.search import Wishes, find_plans
+
+
+def plan(
+    model: nn.Module,
+    example_batch: Any,
+    *,
+    cluster: Cluster | str | Path,
+    batch_size: int | None = None,
+    loss: Loss | None = None,
+    optimizer: OptimizerFactory = adamw,
+    stages: int | None = None,
+    replicas: tuple[int, ...] | None = None,
+    micro_batches: int | None = None,
+    schedule: str | None = None,
+    name: str = "model",
+) -> Plan:
+    """The fastest plan found for training `model` on `cluster`; what is None is chosen.
+
+    `example_batch` shows structure and shapes; `batch_size` is the global batch (the example's rows if None).
+    `optimizer` is only asked how much memory and time it takes.
+    """
+    found = cluster if isinstance(cluster, Cluster) else load_cluster(str(cluster))
+    captured = build_graph(model, example_batch, loss=loss, name=name)
+    rows = batch_size or batch_rows(example_batch)
+    costs = estimate_costs(captured, example_batch, found, optimizer, largest_rows=rows)
+    wishes = Wishes(replicas, stages, micro_batches, schedule)
+    answer = find_plans(captured.graph, costs, found, batch_size=rows, wishes=wishes, batch=describe(example_batch))
+    return answer.best.plan
+
+
+__all__ = ["parallelize", "plan"]

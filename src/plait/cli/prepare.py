@@ -1,0 +1,80 @@
+"""From the words on the command line to a captured model with costs, and to a plan."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from plait.cluster import Cluster, load_cluster
+from plait.cost import Costs, estimate_costs
+from plait.cost.estimate import is_here
+from plait.graph import Model, build_graph
+from plait.jobs import Job, load_job
+from plait.plan import Plan
+from plait.plan.batches import describe
+from plait.search import Answer, Wishes, find_plans
+
+_EXAMPLE_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job captured and costed for a cluster."""
+
+    job: Job
+    model: Model
+    cluster: Cluster
+    costs: Costs
+    batch_size: int
+    example: Any
+
+    def plans(self, wishes: Wishes) -> Answer:
+        return find_plans(
+            self.model.graph,
+            self.costs,
+            self.cluster,
+            batch_size=self.batch_size,
+            wishes=wishes,
+            batch=describe(self.example),
+        )
+
+
+def prepare(
+    job_name: str, cluster: Cluster, *, batch_size: int | None, dtype: str, seed: int, micro_batches: int | None = None
+) -> Prepared:
+    """Captures the job's model; with real weights only where they are needed to measure."""
+    job = load_job(job_name)
+    rows = batch_size or job.batch_size
+    here = all(is_here(cluster, device.kind.name) for device in cluster.devices)
+    torch.manual_seed(seed)
+    with torch.device("cpu" if here else "meta"):
+        module = job.model()
+    module = module.to(getattr(torch, dtype))
+    example = next(iter(job.batches(min(rows, _EXAMPLE_ROWS), seed)))
+    example = pytree.tree_map_only(
+        Tensor, lambda t: t.to(getattr(torch, dtype)) if t.is_floating_point() else t, example
+    )
+    if not here:
+        example = pytree.tree_map_only(Tensor, lambda t: t.to("meta"), example)
+    model = build_graph(module, example, loss=job.loss, name=job.name)
+    largest = max(1, rows // (micro_batches or 4))
+    costs = estimate_costs(model, example, cluster, job.optimizer, largest_rows=largest)
+    return Prepared(job, model, cluster, costs, rows, example)
+
+
+def prepare_plan(plan: Plan, job_name: str | None, *, dtype: str, seed: int) -> Prepared:
+    """The job a plan was made for, captured again and costed for the plan's cluster."""
+    return prepare(
+        job_name or plan.model,
+        plan.cluster,
+        batch_size=plan.batch_size,
+        dtype=dtype,
+        seed=seed,
+        micro_batches=plan.micro_batches,
+    )
+
+
+def cluster_of(spec: str) -> Cluster:
+    return load_cluster(spec)

@@ -1,0 +1,42 @@
+"""`plait report`: a finished run's timelines, shown again."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from plait.errors import PlaitError
+from plait.report import gantt, legend, share, timelines_svg
+from plait.simulate import Timeline
+
+
+def command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder `plait train` wrote.")],
+    svg: Annotated[Path | None, typer.Option("--svg", help="Also write the timelines as a picture.")] = None,
+) -> None:
+    """Show the predicted and measured timeline of a finished run."""
+    timelines = _load(run)
+    console = Console()
+    end = max(timeline.step_seconds for timeline in timelines)
+    for timeline in timelines:
+        console.print(
+            f"{timeline.source}: bubble {share(timeline, 'bubble')}, exposed communication "
+            f"{share(timeline, 'exposed_communication')}"
+        )
+        console.print(gantt(timeline, width=max(console.width - 8, 20), until=end), end="")
+    console.print(legend())
+    if svg is not None:
+        svg.write_text(timelines_svg(timelines))
+        console.print(f"wrote {svg}")
+
+
+def _load(run: Path) -> list[Timeline]:
+    try:
+        data = json.loads((run / "timelines.json").read_text())
+        return [Timeline.from_dict(entry) for entry in data]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PlaitError(
+            f"{run} holds no finished run ({error}). Give the folder that `plait train --out` wrote."
+        ) from error

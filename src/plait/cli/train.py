@@ -1,0 +1,129 @@
+"""`plait train`: plan if needed, start the ranks, show progress, compare with the prediction, write the report."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from plait.cli.options import (
+    BatchOption,
+    ClusterOption,
+    DtypeOption,
+    JobArgument,
+    MicroBatchesOption,
+    PlanOption,
+    ReplicasOption,
+    ScheduleOption,
+    SeedOption,
+    StagesOption,
+    checked_dtype,
+    wishes,
+)
+from plait.cli.outcome import compare_with_one_process, show_outcome, write_outcome
+from plait.cli.plan import show
+from plait.cli.prepare import Prepared, prepare, prepare_plan
+from plait.cli.progress import Progress
+from plait.cluster import load_cluster
+from plait.errors import PlaitError
+from plait.plan import Plan, load_plan, save_plan
+from plait.run.session import run_plan
+from plait.run.settings import Settings
+from plait.run.worker import run_worker
+from plait.search import evaluate
+
+
+def command(
+    job: JobArgument,
+    plan: PlanOption = None,
+    cluster: ClusterOption = "local:2",
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Training steps.")] = 100,
+    batch: BatchOption = None,
+    stages: StagesOption = None,
+    replicas: ReplicasOption = None,
+    micro_batches: MicroBatchesOption = None,
+    schedule: ScheduleOption = None,
+    dtype: DtypeOption = "float32",
+    seed: SeedOption = 0,
+    clip: Annotated[float | None, typer.Option("--clip", min=0.0, help="Clip gradients to this global norm.")] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Write a checkpoint at the end.")] = None,
+    load: Annotated[Path | None, typer.Option("--load", help="Continue from a checkpoint of any plan.")] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1.0, help="Seconds any rank may wait for another.")
+    ] = 300.0,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Afterwards train the same in one process and compare.")
+    ] = False,
+    out: Annotated[Path, typer.Option("--out", help="Folder for plan, trace, report and logs.")] = Path("runs/latest"),
+) -> None:
+    """Train JOB: plans if needed, starts the ranks, shows progress, writes the report.
+
+    Across machines: torchrun --nnodes … --nproc-per-node … -m plait train JOB --plan plan.json
+    """
+    settings = Settings(
+        job=job,
+        plan=plan or out / "plan.json",
+        steps=steps,
+        batch_size=batch or 1,
+        seed=seed,
+        dtype=checked_dtype(dtype),
+        clip_norm=clip,
+        timeout_seconds=timeout,
+        save=save,
+        load=load,
+    )
+    if "RANK" in os.environ:  # torchrun started this process as one of the plan's ranks
+        _as_rank(settings, plan)
+        return
+    console = Console()
+    if plan is not None:
+        prepared, chosen = _prepare_given(load_plan(plan), job, settings, batch)
+    else:
+        prepared = prepare(
+            job, load_cluster(cluster), batch_size=batch, dtype=dtype, seed=seed, micro_batches=micro_batches
+        )
+        answer = prepared.plans(wishes(stages, replicas, micro_batches, schedule))
+        show(console, answer, prepared)
+        chosen = answer.best.plan
+    _only_here(chosen)
+    save_plan(chosen, out / "plan.json")
+    settings = settings.model_copy(update={"plan": out / "plan.json", "batch_size": chosen.batch_size})
+    candidate = evaluate(chosen, prepared.model.graph, prepared.costs)
+    with Progress(console, prepared.job, chosen, steps, candidate.timeline.step_seconds) as progress:
+        record = run_plan(settings, chosen, out, on_step=progress.update)
+    reference = compare_with_one_process(console, prepared, settings, chosen, record) if verify else []
+    show_outcome(console, prepared, candidate, record)
+    write_outcome(console, prepared, candidate, record, reference, out)
+
+
+def _prepare_given(plan: Plan, job: str, settings: Settings, batch: int | None) -> tuple[Prepared, Plan]:
+    if batch is not None and batch != plan.batch_size:
+        raise PlaitError(
+            f"--batch {batch} differs from the plan's batch size {plan.batch_size}. Leave it out, or plan again."
+        )
+    return prepare_plan(plan, job, dtype=settings.dtype, seed=settings.seed), plan
+
+
+def _as_rank(settings: Settings, plan: Path | None) -> None:
+    if plan is None:
+        raise PlaitError(
+            "under torchrun every rank needs the same plan: make one with `plait plan JOB --cluster FILE` and pass it "
+            "with --plan."
+        )
+    run_worker(settings.model_copy(update={"batch_size": load_plan(plan).batch_size}), on_message=_print_step)
+
+
+def _print_step(_: int, message: dict[str, object]) -> None:
+    if message["type"] == "step":
+        Console().print(f"step {message['step']}  loss {message['loss']:.4f}  {message['seconds']:.3f} s")
+
+
+def _only_here(plan: Plan) -> None:
+    hosts = {plan.cluster.devices[device].host for device in plan.devices}
+    if hosts != {"local"}:
+        raise PlaitError(
+            f"the plan is for cluster {plan.cluster.name} ({len(hosts)} hosts), which `plait train` cannot start from "
+            "here. On each machine run `torchrun --nnodes N --nproc-per-node G --rdzv-endpoint HOST:PORT -m plait "
+            "train JOB --plan plan.json`, or try it here with --cluster local:N."
+        )

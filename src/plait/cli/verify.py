@@ -1,0 +1,117 @@
+"""`plait verify`: a plan against one device, on the same batches."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from plait.cli.options import DtypeOption, JobArgument, SeedOption, checked_dtype
+from plait.errors import PlaitError
+from plait.graph import build_graph
+from plait.jobs import load_job
+from plait.plan import load_plan, micro_batch_sizes
+from plait.plan.batches import example
+from plait.run.checkpoint import load_tensors
+from plait.run.reference import OneDevice
+from plait.run.session import run_plan
+from plait.run.settings import Settings
+from plait.run.worker import build_model, job_batches
+
+# What a correct run may differ by: rounding in another order of summation.
+_LIMITS = {"float64": 1e-9, "float32": 2e-4, "bfloat16": 5e-2}
+
+
+def command(
+    job: JobArgument,
+    plan: Annotated[Path, typer.Option("--plan", help="The plan file to verify.")],
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps to compare.")] = 2,
+    dtype: DtypeOption = "float64",
+    seed: SeedOption = 0,
+    clip: Annotated[float | None, typer.Option("--clip", min=0.0, help="Clip gradients to this global norm.")] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1.0, help="Seconds any rank may wait for another.")
+    ] = 120.0,
+    disturb: Annotated[
+        int | None, typer.Option("--disturb-rank", help="Change one weight of this rank first: the check must fail.")
+    ] = None,
+) -> None:
+    """Run a plan and one device on the same batches; exit 0 if loss, gradients and weights agree, else 1."""
+    found = load_plan(plan)
+    if disturb is not None and not 0 <= disturb < found.num_ranks:
+        raise PlaitError(f"--disturb-rank {disturb} does not exist: the plan has ranks 0 to {found.num_ranks - 1}.")
+    settings = Settings(
+        job=job,
+        plan=plan,
+        steps=steps,
+        batch_size=found.batch_size,
+        seed=seed,
+        dtype=checked_dtype(dtype),
+        clip_norm=clip,
+        timeout_seconds=timeout,
+        disturb_rank=disturb,
+    )
+    work = load_job(job)
+    model = build_graph(build_model(work, settings), _example(found.batch, settings), loss=work.loss, name=work.name)
+    if model.graph.fingerprint != found.fingerprint:
+        raise PlaitError(f"the plan was made for {found.model}, not for {job}. Plan again with `plait plan {job}`.")
+    one = OneDevice(model, work.optimizer, seed=seed, clip_norm=clip)
+    sizes = micro_batch_sizes(found.batch_size, found.micro_batches, found.most_replicas)
+    batches = job_batches(work, settings)
+    losses = [one.step(next(batches), sizes) for _ in range(steps)]
+    with tempfile.TemporaryDirectory(prefix="plait-verify-") as folder:
+        results = Path(folder) / "results"
+        record = run_plan(settings.model_copy(update={"gradients": results}), found, Path(folder))
+        tensors = load_tensors(results / "model")
+    state = {**{n: p.detach() for n, p in one.parameters.items()}, **one.buffers()}
+    differences = {
+        "loss": max(abs(a - b) / max(abs(b), 1e-300) for a, b in zip(record.losses, losses, strict=True)),
+        "gradients": largest_difference(_part(tensors, "gradient/"), one.gradients()),
+        "parameters and buffers": largest_difference(_part(tensors, "value/"), state),
+    }
+    limit = _LIMITS[dtype]
+    _show(differences, limit, dtype)
+    raise typer.Exit(0 if max(differences.values()) <= limit else 1)
+
+
+def _example(description: object, settings: Settings) -> object:
+    dtype = getattr(torch, settings.dtype)
+    return torch.utils._pytree.tree_map_only(
+        Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, example(description)
+    )
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def largest_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """The largest difference relative to the tensor's largest number.
+
+    A tensor that is zero but for rounding (the gradient of a key's bias, say) is compared with a millionth of
+    the largest of all instead: its own digits mean nothing.
+    """
+    missing = set(expected) - set(found)
+    if missing:
+        raise PlaitError(f"the run did not return {sorted(missing)[0]} ({len(missing)} tensors missing)")
+    floats = {n: t.double() for n, t in expected.items() if t.numel() > 0}
+    floor = 1e-6 * max((float(t.abs().max()) for t in floats.values()), default=0.0)
+    worst = 0.0
+    for name, tensor in floats.items():
+        scale = max(float(tensor.abs().max()), floor, 1e-300)
+        worst = max(worst, float((found[name].double() - tensor).abs().max()) / scale)
+    return worst
+
+
+def _show(differences: dict[str, float], limit: float, dtype: str) -> None:
+    table = Table(title=f"Against one device with gradient accumulation, {dtype}", title_justify="left")
+    table.add_column("what")
+    table.add_column("largest relative difference", justify="right")
+    table.add_column(f"<= {limit:.0e}")
+    for name, difference in differences.items():
+        table.add_row(name, f"{difference:.2e}", "[green]equal[/]" if difference <= limit else "[red]different[/]")
+    Console().print(table)

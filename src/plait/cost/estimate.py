@@ -1,0 +1,64 @@
+"""Costs for a whole cluster: measured where its devices are at hand, computed where they are not."""
+
+from typing import Any
+
+import torch
+
+from plait.cluster import Cluster
+from plait.cost.analytic import analytic_costs
+from plait.cost.cache import cache_key, load_costs, store_costs
+from plait.cost.costs import Costs
+from plait.cost.measure import measure_costs
+from plait.cost.optimizer import OptimizerFactory, optimizer_cost
+from plait.graph import Model
+
+
+def estimate_costs(
+    model: Model,
+    batch: Any,
+    cluster: Cluster,
+    optimizer: OptimizerFactory,
+    *,
+    largest_rows: int,
+    use_cache: bool = True,
+) -> Costs:
+    """Costs of `model` on every kind of device in `cluster`.
+
+    `local:N` is measured here, on one thread as its ranks run; every other kind is computed from its preset.
+    """
+    kinds = {device.kind.name: device.kind for device in cluster.devices}
+    here = {name for name in kinds if is_here(cluster, name)}
+    elsewhere = [kind for name, kind in kinds.items() if name not in here]
+    parts = []
+    if elsewhere:
+        state = optimizer_cost(optimizer).state_bytes_per_byte
+        parts.append(analytic_costs(model, batch, kinds=list(elsewhere), state_bytes_per_byte=state))
+    parts += [_measured(model, batch, name, optimizer, largest_rows, use_cache) for name in here]
+    costs = parts[0]
+    for part in parts[1:]:
+        costs = costs.joined(part)
+    return costs
+
+
+def is_here(cluster: Cluster, kind: str) -> bool:
+    """Is this kind of device the machine Plait runs on?"""
+    return kind == "cpu" and all(host.name == "local" for host in cluster.hosts)
+
+
+def _measured(
+    model: Model, batch: Any, kind: str, optimizer: OptimizerFactory, largest_rows: int, use_cache: bool
+) -> Costs:
+    rows = (max(1, largest_rows // 4), max(2, largest_rows))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        key = cache_key(model.graph.fingerprint, kind, rows, "cpu")
+        found = load_costs(key) if use_cache else None
+        if found is not None and found.fingerprint == model.graph.fingerprint:
+            return found
+        costs = measure_costs(model, batch, kind=kind, rows=rows, optimizer=optimizer_cost(optimizer))
+        if use_cache:
+            store_costs(key, costs)
+        return costs
+    finally:
+        torch.set_num_threads(threads)

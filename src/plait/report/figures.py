@@ -1,0 +1,67 @@
+"""Numbers as people read them, and the tables made of them."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from plait.cluster.units import format_bytes, format_seconds
+from plait.graph import Graph
+from plait.program import Op
+from plait.search import Answer
+from plait.simulate import Timeline
+
+
+def plan_table(answer: Answer, *, most: int = 6) -> Table:
+    """The best plans, one per row."""
+    table = Table(title=f"Plans for {answer.best.plan.model}", title_justify="left", header_style="bold")
+    for name in ("", "stages x replicas", "micro-batches", "schedule"):
+        table.add_column(name)
+    for name in ("step", "over bound", "bubble", "exposed comm.", "peak memory"):
+        table.add_column(name, justify="right")
+    for number, candidate in enumerate(answer.candidates[:most]):
+        plan, timeline = candidate.plan, candidate.timeline
+        table.add_row(
+            "best" if number == 0 else str(number + 1),
+            plan.layout(),
+            str(plan.micro_batches),
+            plan.schedule,
+            format_seconds(timeline.step_seconds),
+            f"{timeline.step_seconds / answer.bound_seconds - 1:+.0%}",
+            share(timeline, "bubble"),
+            share(timeline, "exposed_communication"),
+            format_bytes(max(memory.peak for memory in candidate.memory)),
+        )
+    return table
+
+
+def share(timeline: Timeline, part: str) -> str:
+    """A part of the step, as the mean share over ranks."""
+    total = sum(getattr(rank, part) for rank in timeline.ranks)
+    return f"{total / (timeline.num_ranks * timeline.step_seconds):.0%}"
+
+
+def stage_table(
+    answer_plan_graph: Graph, predicted: Timeline, measured: Timeline | None, stages: Sequence[tuple[int, int]]
+) -> Table:
+    """Forward and backward seconds of one micro-batch per stage: predicted next to measured."""
+    table = Table(title="Stages, per micro-batch and replica", title_justify="left", header_style="bold")
+    table.add_column("stage")
+    table.add_column("from … to")
+    for name in ("forward predicted", "measured", "backward predicted", "measured"):
+        table.add_column(name, justify="right")
+    for index, (start, end) in enumerate(stages):
+        names = f"{answer_plan_graph.atoms[start].name} … {answer_plan_graph.atoms[end - 1].name}"
+        cells = []
+        for op in (Op.F, Op.B):
+            for timeline in (predicted, measured):
+                seconds = mean_seconds(timeline, op, index) if timeline is not None else None
+                cells.append(format_seconds(seconds) if seconds is not None else "-")
+        table.add_row(str(index), names, *cells)
+    return table
+
+
+def mean_seconds(timeline: Timeline, op: Op, stage: int) -> float | None:
+    found = [
+        s.end - s.start for s in timeline.spans if s.lane == "compute" and s.what.op is op and s.what.stage == stage
+    ]
+    return sum(found) / len(found) if found else None

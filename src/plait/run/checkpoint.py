@@ -1,0 +1,154 @@
+"""Checkpoints any plan can load: tensors under their original names, in torch.distributed.checkpoint's
+safetensors form. Nothing in them is unpickled, and they are written whole or not at all.
+
+    DIR/model/*.safetensors       parameters and buffers
+    DIR/optimizer/*.safetensors   `parameter/state`, for example `h.0.attn.weight/exp_avg`
+    DIR/plait.json                format, version, step
+"""
+
+import json
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+
+from plait.errors import PlaitError
+
+VERSION = 1
+
+
+def save_checkpoint(
+    path: Path | str,
+    *,
+    tensors: Mapping[str, Tensor],
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    parameters: Mapping[str, nn.Parameter],
+    step: int,
+) -> None:
+    """Every rank gives what it holds; equal names on several ranks are written once."""
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    if _first_rank():
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    _barrier()
+    _write(partial / "model", {n: t.detach().cpu().contiguous() for n, t in tensors.items()})
+    _write(partial / "optimizer", _optimizer_tensors(optimizers, parameters))
+    if _first_rank():
+        (partial / "plait.json").write_text(
+            json.dumps({"format": "plait-checkpoint", "version": VERSION, "step": step})
+        )
+        if path.exists():
+            shutil.rmtree(path)
+        partial.rename(path)
+    _barrier()
+
+
+def load_checkpoint(
+    path: Path | str,
+    *,
+    tensors: Mapping[str, Tensor],
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    parameters: Mapping[str, nn.Parameter],
+) -> int:
+    """Fills the tensors and optimiser states this rank holds; returns the step the checkpoint was taken at."""
+    path = Path(path)
+    header = _header(path)
+    found = _read(path / "model", dict.fromkeys(tensors))
+    for name, tensor in tensors.items():
+        if found[name].shape != tensor.shape:
+            raise PlaitError(
+                f"checkpoint {path} has {name} of shape {tuple(found[name].shape)}, the model {tuple(tensor.shape)}: "
+                "it was taken from another model."
+            )
+        with torch.no_grad():
+            tensor.copy_(found[name])
+    _restore_optimizers(path / "optimizer", optimizers, parameters)
+    return int(header["step"])
+
+
+def load_tensors(path: Path | str) -> dict[str, Tensor]:
+    """All tensors of one folder of a checkpoint, without process groups."""
+    return _read(Path(path), None)
+
+
+def _header(path: Path) -> dict[str, Any]:
+    try:
+        header = json.loads((path / "plait.json").read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise PlaitError(f"{path} is not a checkpoint: {error}. Give the folder that `Trainer.save` wrote.") from error
+    if header.get("format") != "plait-checkpoint" or not 1 <= int(header.get("version", 0)) <= VERSION:
+        raise PlaitError(f"checkpoint {path} has version {header.get('version')}; this Plait reads up to {VERSION}.")
+    return dict(header)
+
+
+def _write(folder: Path, tensors: dict[str, Tensor]) -> None:
+    writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns when there is no process group, which is meant
+        dcp.save(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
+
+
+def _read(folder: Path, names: dict[str, None] | None) -> dict[str, Tensor]:
+    reader = dcp.HuggingFaceStorageReader(str(folder))
+    described = reader.read_metadata().state_dict_metadata
+    wanted = described if names is None else names
+    missing = [name for name in wanted if name not in described]
+    if missing:
+        raise PlaitError(
+            f"checkpoint {folder} lacks {missing[0]} ({len(missing)} of {len(wanted)} tensors missing): "
+            "it was taken from another model."
+        )
+    found: dict[str, Tensor] = {}
+    for name in wanted:
+        entry = described[name]
+        assert isinstance(entry, dcp.metadata.TensorStorageMetadata)
+        found[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(found, storage_reader=reader, no_dist=True)
+    return found
+
+
+def _optimizer_tensors(
+    optimizers: Mapping[str, torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter]
+) -> dict[str, Tensor]:
+    names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
+    tensors = {}
+    for optimizer in optimizers.values():
+        for parameter, state in optimizer.state.items():
+            for key, value in state.items():
+                if value is not None:
+                    tensors[f"{names[parameter]}/{key}"] = torch.as_tensor(value).detach().cpu().contiguous()
+    # Every rank must have something to write, and one that has no state still takes part.
+    return tensors or {"plait/none": torch.zeros(1)}
+
+
+def _restore_optimizers(
+    folder: Path, optimizers: Mapping[str, torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter]
+) -> None:
+    described = dcp.HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    wanted = [name for name in described if name.rpartition("/")[0] in parameters]
+    found = _read(folder, dict.fromkeys(wanted))
+    owner = {p: optimizer for optimizer in optimizers.values() for g in optimizer.param_groups for p in g["params"]}
+    for name, tensor in found.items():
+        parameter_name, _, key = name.rpartition("/")
+        parameter = parameters[parameter_name]
+        if parameter in owner:
+            value = tensor if tensor.dim() == 0 else tensor.to(parameter.device)
+            owner[parameter].state[parameter][key] = value
+
+
+def _first_rank() -> bool:
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def _barrier() -> None:
+    if dist.is_initialized():
+        dist.barrier()

@@ -1,0 +1,261 @@
+"""The executor: one rank's instructions, read with torch.distributed.
+
+Every instruction is one method. Whatever waits does so through `_wait`, so that a failure says which rank,
+stage and micro-batch it met and what was being waited for.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from plait.program import Instruction, Op, Program
+from plait.run.buckets import GradientBucket
+from plait.run.errors import RankFailure, is_lost_peer
+from plait.run.stage import InFlight, StageRun, put_rows
+from plait.run.transport import Pending, Transport
+from plait.simulate import Span
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The whole batch, the same on every rank: tensors by input name, and which of them have rows."""
+
+    tensors: Mapping[str, Tensor]
+    batched: Mapping[str, bool]
+    step: int
+    seed: int
+
+    def rows(self, names: Sequence[str], first: int, last: int) -> dict[str, Tensor]:
+        return {n: self.tensors[n][first:last] if self.batched[n] else self.tensors[n] for n in names}
+
+
+@dataclass
+class StepResult:
+    loss: float = 0.0
+    gradient_norm: float | None = None
+    spans: list[Span] = field(default_factory=list)
+
+
+@dataclass
+class _Arriving:
+    """A posted receive: the rows go straight into `buffer`."""
+
+    instruction: Instruction
+    buffer: Tensor
+    pending: Pending
+
+
+class Executor:
+    """Runs programs on one rank. State between steps is in the stages and buckets alone."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        stages: Mapping[int, StageRun],
+        buckets: Mapping[str, GradientBucket],
+        *,
+        clip_norm: float | None = None,
+    ) -> None:
+        self.transport = transport
+        self.rank = transport.rank
+        self.stages = stages
+        self.buckets = buckets
+        self.clip_norm = clip_norm
+        self.position = "before the first step"  # read by the control thread
+
+    def run(self, program: Program, inputs: StepInputs) -> StepResult:
+        """One step."""
+        return _Step(self, program, inputs).run()
+
+
+class _Step:
+    def __init__(self, executor: Executor, program: Program, inputs: StepInputs) -> None:
+        self.executor = executor
+        self.transport = executor.transport
+        self.rank = executor.rank
+        self.program = program
+        self.inputs = inputs
+        self.first_row = [0]
+        for size in program.micro_batch_rows:
+            self.first_row.append(self.first_row[-1] + size)
+        self.flying: dict[tuple[int, int], InFlight] = {}
+        self.arriving: dict[tuple[int, int, bool], list[_Arriving]] = {}
+        self.sending: dict[tuple[int, int, bool], list[Pending]] = {}
+        self.reducing: dict[str, tuple[Pending, float]] = {}
+        self.loss = 0.0
+        self.result = StepResult()
+
+    def run(self) -> StepResult:
+        actions = {
+            Op.F: self._forward,
+            Op.B: self._backward,
+            Op.SEND: self._send,
+            Op.RECV: self._receive,
+            Op.FREE: self._free,
+            Op.REDUCE: self._reduce,
+            Op.REDUCE_TIED: self._reduce,
+            Op.AWAIT: self._await,
+            Op.CLIP: self._clip,
+            Op.STEP: self._update,
+            Op.LOSS: self._share_loss,
+        }
+        for bucket in self.executor.buckets.values():
+            bucket.clear()
+        for instruction in self.program.ranks[self.rank]:
+            self.executor.position = f"in step {self.inputs.step} at {instruction}"
+            try:
+                actions[instruction.op](instruction)
+            except RankFailure:
+                raise
+            except Exception as error:
+                raise RankFailure(
+                    self.rank, self.executor.position, f"{type(error).__name__}: {error}", lost_peer=is_lost_peer(error)
+                ) from error
+        self.executor.position = f"after step {self.inputs.step}"
+        return self.result
+
+    # Computation
+
+    def _forward(self, ins: Instruction) -> None:
+        stage = self.executor.stages[ins.stage]
+        micro = self._in_flight(ins)
+        self._collect(ins, False)
+        start = time.perf_counter()
+        offset, rows = self.first_row[ins.micro_batch], self.program.micro_batch_rows[ins.micro_batch]
+        code = stage.code
+        code.randomness.seed, code.randomness.step = self.inputs.seed, self.inputs.step
+        code.randomness.micro_batch = ins.micro_batch
+        code.randomness.row_offset = ins.first_row
+        whole = self.inputs.rows(code.inputs, offset, offset + rows) if code.count_targets is not None else None
+        own = self.inputs.rows(code.inputs, offset + ins.first_row, offset + ins.last_row)
+        stage.forward(micro, own, whole, rows)
+        if micro.loss is not None:
+            self.loss += micro.loss.item() * ins.rows / self.program.batch_rows
+        self._record("compute", ins, start)
+
+    def _backward(self, ins: Instruction) -> None:
+        micro = self.flying[ins.stage, ins.micro_batch]
+        self._collect(ins, True)
+        start = time.perf_counter()
+        self.executor.stages[ins.stage].backward(micro, ins.rows / self.program.batch_rows)
+        self._record("compute", ins, start)
+
+    def _in_flight(self, ins: Instruction) -> InFlight:
+        """The micro-batch on this stage; receives may have made it before its forward comes."""
+        key = (ins.stage, ins.micro_batch)
+        if key not in self.flying:
+            stage = self.program.stages[ins.stage]
+            self.flying[key] = InFlight(stage.rows[ins.micro_batch][stage.ranks.index(self.rank)])
+        return self.flying[key]
+
+    # Messages
+
+    def _send(self, ins: Instruction) -> None:
+        stage, micro = self.executor.stages[ins.stage], self.flying[ins.stage, ins.micro_batch]
+        rows = stage.input_gradient_rows if ins.gradient else stage.output_rows
+        tensor = rows(micro, ins.name, ins.first_row, ins.last_row)
+        now = time.perf_counter()
+        self.sending.setdefault((ins.stage, ins.micro_batch, ins.gradient), []).append(
+            self.transport.send(tensor, ins.peer)
+        )
+        self.result.spans.append(Span(self.rank, "send", ins, now, now))
+
+    def _receive(self, ins: Instruction) -> None:
+        stage = self.executor.stages[ins.stage]
+        self._in_flight(ins)
+        buffer = stage.buffer(ins.name, ins.rows)
+        pending = self.transport.receive(buffer, ins.peer)
+        key = (ins.stage, ins.micro_batch, ins.gradient)
+        self.arriving.setdefault(key, []).append(_Arriving(ins, buffer, pending))
+
+    def _collect(self, ins: Instruction, gradient: bool) -> None:
+        """Waits for what `ins` needs and puts the rows together."""
+        parts = self.arriving.pop((ins.stage, ins.micro_batch, gradient), [])
+        if not parts:
+            return
+        start = time.perf_counter()
+        for part in parts:
+            self._wait(part.pending, part.instruction)
+        self._record("wait", ins, start)
+        micro = self.flying[ins.stage, ins.micro_batch]
+        target = micro.output_gradients if gradient else micro.received
+        stage = self.executor.stages[ins.stage]
+        by_name: dict[str, list[_Arriving]] = {}
+        for part in parts:
+            by_name.setdefault(part.instruction.name, []).append(part)
+        for name, pieces in by_name.items():
+            target[name] = self._joined(stage, name, pieces, micro)
+
+    def _joined(self, stage: StageRun, name: str, pieces: list[_Arriving], micro: InFlight) -> Tensor:
+        """One tensor over this rank's rows; parts that overlap (gradients of several consumers) are added."""
+        if len(pieces) == 1 and pieces[0].instruction[6:] == micro.rows:
+            return pieces[0].buffer
+        whole = torch.zeros_like(stage.buffer(name, micro.rows[1] - micro.rows[0]))
+        for piece in pieces:
+            first, last = piece.instruction[6:]
+            put_rows(stage.values[name], whole, piece.buffer, micro.rows[0], first, last)
+        return whole
+
+    def _free(self, ins: Instruction) -> None:
+        for pending in self.sending.pop((ins.stage, ins.micro_batch, ins.gradient), []):
+            self._wait(pending, ins)
+
+    # Gradients
+
+    def _reduce(self, ins: Instruction) -> None:
+        bucket = self.executor.buckets[ins.name]
+        now = time.perf_counter()
+        self.reducing[ins.name] = self.transport.all_reduce(bucket.flat, bucket.bucket.ranks), now
+
+    def _await(self, ins: Instruction) -> None:
+        pending, since = self.reducing.pop(ins.name)
+        start = time.perf_counter()
+        self._wait(pending, ins)
+        self._record("wait", ins, start)
+        self._record("reduce", ins, since)
+
+    def _clip(self, ins: Instruction) -> None:
+        """Scales all gradients to the true global norm; each parameter is counted on one rank only."""
+        assert self.executor.clip_norm is not None
+        own = [b for b in self.executor.buckets.values() if b.bucket.ranks[0] == self.rank]
+        squared = (
+            torch.stack([b.squared_norm().cpu() for b in own]).sum() if own else torch.zeros((), dtype=torch.float64)
+        )
+        norm = float(self._meet(squared, ins).sqrt())
+        scale = self.executor.clip_norm / (norm + 1e-6)
+        if scale < 1.0:
+            for bucket in self.executor.buckets.values():
+                bucket.flat.mul_(scale)
+        self.result.gradient_norm = norm
+
+    def _update(self, ins: Instruction) -> None:
+        start = time.perf_counter()
+        self.executor.buckets[ins.name].step()
+        self._record("compute", ins, start)
+
+    def _share_loss(self, ins: Instruction) -> None:
+        self.result.loss = float(self._meet(torch.tensor(self.loss, dtype=torch.float64), ins))
+
+    def _meet(self, number: Tensor, ins: Instruction) -> Tensor:
+        """The sum of a number over all ranks."""
+        start = time.perf_counter()
+        total = number.reshape(1)
+        everybody = tuple(range(self.transport.num_ranks))
+        self._wait(self.transport.all_reduce(total, everybody, "meeting"), ins)
+        self._record("wait", ins, start)
+        return total[0]
+
+    # Waiting and recording
+
+    def _wait(self, pending: Pending, ins: Instruction) -> None:
+        try:
+            pending.wait()
+        except RuntimeError as error:
+            why = f"waited for {ins} in vain: {str(error).splitlines()[0][:200]}"
+            raise RankFailure(self.rank, self.executor.position, why, lost_peer=True) from error
+
+    def _record(self, lane: str, ins: Instruction, start: float) -> None:
+        self.result.spans.append(Span(self.rank, lane, ins, start, time.perf_counter()))

@@ -1,0 +1,256 @@
+"""The noun `Trainer`: a model being trained under a plan, on one of its ranks."""
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, fx, nn
+
+from plait.cost import OptimizerFactory
+from plait.errors import PlaitError
+from plait.graph import Graph, Loss, Model, batch_rows, build_graph
+from plait.graph.stage import StageCode, build_stage
+from plait.plan import Plan, validate
+from plait.plan.batches import example
+from plait.program import Program, check_program, compile_program
+from plait.run.batch import named_inputs
+from plait.run.buckets import GradientBucket
+from plait.run.checkpoint import load_checkpoint, save_checkpoint
+from plait.run.executor import Executor, StepResult
+from plait.run.stage import StageRun
+from plait.run.transport import ReplicaExchange, TorchTransport, Transport
+
+DEFAULT_TIMEOUT = 300.0
+SchedulerFactory = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+
+
+def parallelize(
+    model: nn.Module,
+    plan: Plan,
+    *,
+    optimizer: OptimizerFactory,
+    loss: Loss | None = None,
+    scheduler: SchedulerFactory | None = None,
+    clip_norm: float | None = None,
+    seed: int = 0,
+    timeout_seconds: float = DEFAULT_TIMEOUT,
+) -> "Trainer":
+    """A trainer for this rank of `plan`. Every rank calls it with the same model and plan.
+
+    `optimizer` is called once per gradient bucket with that bucket's parameters, so it must update each
+    parameter by its own gradient alone (as SGD, Adam and their kin do).
+    """
+    captured = build_graph(model, example(plan.batch), loss=loss, name=plan.model)
+    validate(plan, captured.graph)
+    device = start_process_group(plan, timeout_seconds)
+    transport = TorchTransport(groups_of(plan, captured), device=device, timeout_seconds=timeout_seconds)
+    return Trainer(
+        captured,
+        plan,
+        transport,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        clip_norm=clip_norm,
+        seed=seed,
+        device=device,
+    )
+
+
+def start_process_group(plan: Plan, timeout_seconds: float) -> torch.device:
+    """Joins the ranks that torchrun or `plait train` started; returns this rank's device."""
+    if not dist.is_initialized():
+        if "RANK" not in os.environ and plan.num_ranks > 1:
+            raise PlaitError(
+                f"the plan has {plan.num_ranks} ranks, but this process was started alone. Start it with "
+                f"`torchrun --nproc-per-node {plan.num_ranks} your_script.py`, or use `plait train`."
+            )
+        limit = timedelta(seconds=timeout_seconds)
+        device, backend = _device_and_backend(plan)
+        if "RANK" in os.environ:
+            dist.init_process_group(backend, timeout=limit)
+        else:
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
+    else:
+        device, _ = _device_and_backend(plan)
+    if dist.get_world_size() != plan.num_ranks:
+        raise PlaitError(
+            f"the plan has {plan.num_ranks} ranks, but {dist.get_world_size()} processes were started. "
+            "Start as many as the plan uses, or plan for this cluster."
+        )
+    return device
+
+
+def _device_and_backend(plan: Plan) -> tuple[torch.device, str]:
+    """GPUs where the plan asks for them and this machine has one per local rank; NCCL needs one each."""
+    wants_gpu = all(plan.cluster.devices[device].kind.backend == "cuda" for device in plan.devices)
+    if not (wants_gpu and torch.cuda.is_available()):
+        return torch.device("cpu"), "gloo"
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    # NCCL refuses two ranks on one GPU; gloo through host memory serves them.
+    return device, "cpu:gloo,cuda:nccl" if local_ranks <= torch.cuda.device_count() else "gloo"
+
+
+def groups_of(plan: Plan, model: Model) -> list[tuple[str, tuple[int, ...]]]:
+    """Every set of ranks that sums or exchanges something, the same list on every rank."""
+    program = compile_program(plan, model.graph)
+    groups = [("gradients", ranks) for ranks in holders(plan, model.graph).values()]
+    return groups + [("exchange", stage.ranks) for stage in program.stages if stage.coupled]
+
+
+def holders(plan: Plan, graph: Graph) -> dict[str, tuple[int, ...]]:
+    """The ranks that hold each parameter and buffer."""
+    found: dict[str, set[int]] = {}
+    for index, part in enumerate(plan.cut(graph)):
+        for parameter in part.parameters:
+            found.setdefault(parameter.name, set()).update(plan.stage_ranks(index))
+    return {name: tuple(sorted(ranks)) for name, ranks in found.items()}
+
+
+class Trainer:
+    """Trains under a plan. `step` gives the same loss on every rank."""
+
+    def __init__(
+        self,
+        model: Model,
+        plan: Plan,
+        transport: Transport,
+        *,
+        optimizer: OptimizerFactory,
+        scheduler: SchedulerFactory | None = None,
+        clip_norm: float | None = None,
+        seed: int = 0,
+        device: torch.device | None = None,
+    ) -> None:
+        self.plan = plan
+        self.rank = transport.rank
+        self.device = device or torch.device("cpu")
+        self.seed = seed
+        self.steps = 0
+        self.last = StepResult()
+        self._graph = model.graph
+        self._captured = replace(model.captured, module=fx.GraphModule({}, fx.Graph()))  # names only, no weights
+        self._transport = transport
+        self._programs: dict[int, Program] = {}
+        self._clip = clip_norm is not None
+        program = self.program(plan.batch_size)
+        self.stages = {
+            index: StageRun(self._stage_code(model, index), self.device) for index in program.stages_of_rank(self.rank)
+        }
+        self._buffers = {n: b for s in self.stages.values() for n, b in s.code.named_buffers().items()}
+        self._parameters = {n: p for s in self.stages.values() for n, p in s.code.named_parameters().items()}
+        self._unused = self._unused_tensors(model) if self.rank == 0 else {}
+        self._equalise()
+        self.buckets = {
+            bucket.name: GradientBucket(bucket, self._parameters, optimizer)
+            for bucket in program.buckets
+            if self.rank in bucket.ranks
+        }
+        self._schedulers = [scheduler(b.optimizer) for b in self.buckets.values()] if scheduler else []
+        self.executor = Executor(transport, self.stages, self.buckets, clip_norm=clip_norm)
+
+    def step(self, batch: Any) -> float:
+        """One synchronous step on the whole batch, given the same on every rank; returns its mean loss."""
+        rows = batch_rows(batch)
+        inputs = named_inputs(self._captured, batch, step=self.steps, seed=self.seed, device=self.device)
+        self.last = self.executor.run(self.program(rows), inputs)
+        for scheduler in self._schedulers:
+            scheduler.step()
+        self.steps += 1
+        if math.isnan(self.last.loss):
+            # Said once and here, because a rank that does not compute the loss cannot see why it diverged.
+            self.executor.position = f"after step {self.steps - 1}, whose loss is not a number"
+        return self.last.loss
+
+    def program(self, rows: int) -> Program:
+        """The checked program for a batch of `rows` rows; a short last batch has its own."""
+        if rows not in self._programs:
+            program = compile_program(self.plan, self._graph, batch_rows=rows, clip=self._clip)
+            check_program(program)
+            self._programs[rows] = program
+        return self._programs[rows]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What the last step took on this rank, in seconds, and its loss."""
+        lanes = {"compute": 0.0, "wait": 0.0}
+        for span in self.last.spans:
+            if span.lane in lanes:
+                lanes[span.lane] += span.end - span.start
+        extra = {} if self.last.gradient_norm is None else {"gradient_norm": self.last.gradient_norm}
+        return {"loss": self.last.loss, **lanes, **extra}
+
+    def state(self) -> dict[str, Tensor]:
+        """Parameters and buffers of this rank, by original name."""
+        return {**self._parameters, **self._buffers, **self._unused}
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Gradients of the last step on this rank, by original name."""
+        return {n: p.grad for b in self.buckets.values() for n, p in b.parameters.items() if p.grad is not None}
+
+    def save(self, path: Path | str) -> None:
+        """Writes a checkpoint that any plan for this model can load."""
+        save_checkpoint(
+            path,
+            tensors=self.state(),
+            optimizers={name: bucket.optimizer for name, bucket in self.buckets.items()},
+            parameters=self._parameters,
+            step=self.steps,
+        )
+
+    def load(self, path: Path | str) -> None:
+        """Continues from a checkpoint, whatever plan wrote it."""
+        self.steps = load_checkpoint(
+            path,
+            tensors=self.state(),
+            optimizers={name: bucket.optimizer for name, bucket in self.buckets.items()},
+            parameters=self._parameters,
+        )
+
+    def close(self) -> None:
+        if isinstance(self._transport, TorchTransport):
+            self._transport.close()
+
+    def _stage_code(self, model: Model, index: int) -> StageCode:
+        ranks = self.plan.stage_ranks(index)
+        exchange = ReplicaExchange(self._transport, ranks)
+        code = build_stage(model, self.plan.cut(model.graph)[index], split_rows=len(ranks) > 1, replicas=exchange)
+        _place(code, self.device)
+        return code
+
+    def _unused_tensors(self, model: Model) -> dict[str, Tensor]:
+        """Weights the loss never reads still belong in a checkpoint."""
+        held: Mapping[str, Tensor] = {
+            **dict(model.captured.module.named_parameters()),
+            **dict(model.captured.module.named_buffers()),
+        }
+        by_name = {model.captured.parameter_names.get(name, name): tensor for name, tensor in held.items()}
+        return {name: by_name[name].detach() for name in model.unused if name in by_name}
+
+    def _equalise(self) -> None:
+        """Holders of one tensor start from the same numbers, whatever each rank's model was built with."""
+        own = {**self._parameters, **self._buffers}
+        for name, ranks in holders(self.plan, self._graph).items():
+            if self.rank in ranks:
+                self._transport.broadcast(own[name].data, ranks)
+
+
+def _place(code: StageCode, device: torch.device) -> None:
+    """Moves a stage's tensors, and the constants its code makes, to `device`."""
+    if device.type == "cpu":
+        return
+    for module in code.module, code.count_targets:
+        if module is not None:
+            module.to(device)
+            for node in module.graph.nodes:
+                if "device" in node.kwargs:
+                    node.update_kwarg("device", device)
+            module.recompile()

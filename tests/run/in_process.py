@@ -1,0 +1,115 @@
+"""Ranks as threads of one process: the executor's transport for tests that need many small runs."""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LIMIT = 60.0
+
+
+class World:
+    def __init__(self, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self.lock = threading.Lock()
+        self.compute = threading.Lock()  # PyTorch's generator is one per process
+        self.queues: dict[tuple[int, int], queue.Queue[Tensor]] = {}
+        self.gathers: dict[Any, dict[int, Tensor]] = {}
+        self.changed = threading.Condition(self.lock)
+
+    def channel(self, source: int, sink: int) -> "queue.Queue[Tensor]":
+        with self.lock:
+            return self.queues.setdefault((source, sink), queue.Queue())
+
+
+class _Wait:
+    def __init__(self, wait: Callable[[], None]) -> None:
+        self.wait = wait
+
+
+class ThreadTransport:
+    """One rank's end. Receives match sends in order, as the program's check promises."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self.world = world
+        self.rank = rank
+        self.num_ranks = world.num_ranks
+        self.counts: dict[Any, int] = {}
+
+    def send(self, tensor: Tensor, peer: int) -> _Wait:
+        self.world.channel(self.rank, peer).put(tensor.detach().clone())
+        return _Wait(lambda: None)
+
+    def receive(self, tensor: Tensor, peer: int) -> _Wait:
+        channel = self.world.channel(peer, self.rank)
+
+        def wait() -> None:
+            arrived = channel.get(timeout=LIMIT)
+            assert arrived.shape == tensor.shape and arrived.dtype == tensor.dtype
+            with torch.no_grad():
+                tensor.copy_(arrived)
+
+        return _Wait(wait)
+
+    def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...], purpose: str = "gradients") -> _Wait:
+        key = self._key(purpose, ranks)
+        self._give(key, tensor)
+
+        def wait() -> None:
+            parts = self._take(key, ranks)
+            with torch.no_grad():
+                tensor.copy_(torch.stack([parts[rank] for rank in ranks]).sum(0))
+
+        return _Wait(wait)
+
+    def all_gather(self, tensor: Tensor, ranks: tuple[int, ...], purpose: str = "exchange") -> list[Tensor]:
+        key = self._key(purpose, ranks)
+        self._give(key, tensor)
+        parts = self._take(key, ranks)
+        return [parts[rank] for rank in ranks]
+
+    def broadcast(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
+        parts = self.all_gather(tensor, ranks, "broadcast")
+        with torch.no_grad():
+            tensor.copy_(parts[0])
+
+    def _key(self, purpose: str, ranks: tuple[int, ...]) -> Any:
+        number = self.counts.get((purpose, ranks), 0)
+        self.counts[purpose, ranks] = number + 1
+        return purpose, ranks, number
+
+    def _give(self, key: Any, tensor: Tensor) -> None:
+        with self.world.changed:
+            self.world.gathers.setdefault(key, {})[self.rank] = tensor.detach().clone()
+            self.world.changed.notify_all()
+
+    def _take(self, key: Any, ranks: tuple[int, ...]) -> dict[int, Tensor]:
+        with self.world.changed:
+            assert self.world.changed.wait_for(lambda: len(self.world.gathers[key]) == len(ranks), LIMIT)
+            return self.world.gathers[key]
+
+
+def on_threads(num_ranks: int, work: Callable[[ThreadTransport], Any]) -> list[Any]:
+    """Runs `work` once per rank and returns what each returned; the first error is raised."""
+    world = World(num_ranks)
+    results: list[Any] = [None] * num_ranks
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = work(ThreadTransport(world, rank))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(num_ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT if not errors else 1.0)
+    if errors:
+        raise errors[0]
+    assert all(not thread.is_alive() for thread in threads), "a rank hangs"
+    return results
