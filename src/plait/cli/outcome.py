@@ -84,7 +84,7 @@ def html_report(
     facts = {
         "job": plan.model,
         "cluster": f"{plan.cluster.name}, {plan.num_ranks} of {len(plan.cluster.devices)} devices used",
-        "plan": f"{plan.layout()} (replicas per stage), batch of {plan.batch_size} in {plan.micro_batches} micro-batches, "
+        "plan": f"{plan.layout()} replicas per stage, batch {plan.batch_size} in {plan.micro_batches} micro-batches, "
         f"{plan.schedule}",
         "step time": f"predicted {format_seconds(candidate.timeline.step_seconds)}, measured "
         f"{format_seconds(record.step_seconds)}",

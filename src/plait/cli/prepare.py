@@ -47,7 +47,7 @@ def prepare(
     """Captures the job's model; with real weights only where they are needed to measure."""
     job = load_job(job_name)
     rows = batch_size or job.batch_size
-    here = all(is_here(cluster, device.kind.name) for device in cluster.devices)
+    here = all(is_here(cluster, device.kind) for device in cluster.devices)
     torch.manual_seed(seed)
     with torch.device("cpu" if here else "meta"):
         module = job.model()

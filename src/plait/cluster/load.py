@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from plait.cluster.build import build_cluster
-from plait.cluster.local import local_cluster
+from plait.cluster.local import kind_here, local_cluster
 from plait.cluster.problems import describe
 from plait.cluster.suggestions import did_you_mean
 from plait.cluster.tables import ClusterTables
@@ -71,4 +71,4 @@ def _local(spec: str) -> Cluster:
         raise PlaitError(
             f'cluster "{spec}" does not say how many processes to run; a whole number follows local: as in local:4'
         )
-    return local_cluster(int(number))
+    return local_cluster(int(number), kind=kind_here())

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from plait.cluster import Cluster
+from plait.cluster import Cluster, DeviceKind
 from plait.cost.analytic import analytic_costs
 from plait.cost.cache import cache_key, load_costs, store_costs
 from plait.cost.costs import Costs
@@ -27,36 +27,40 @@ def estimate_costs(
     `local:N` is measured here, on one thread as its ranks run; every other kind is computed from its preset.
     """
     kinds = {device.kind.name: device.kind for device in cluster.devices}
-    here = {name for name in kinds if is_here(cluster, name)}
-    elsewhere = [kind for name, kind in kinds.items() if name not in here]
+    here = [kind for kind in kinds.values() if is_here(cluster, kind)]
+    elsewhere = [kind for kind in kinds.values() if kind not in here]
     parts = []
     if elsewhere:
         state = optimizer_cost(optimizer).state_bytes_per_byte
         parts.append(analytic_costs(model, batch, kinds=list(elsewhere), state_bytes_per_byte=state))
-    parts += [_measured(model, batch, name, optimizer, largest_rows, use_cache) for name in here]
+    parts += [_measured(model, batch, kind, optimizer, largest_rows, use_cache) for kind in here]
     costs = parts[0]
     for part in parts[1:]:
         costs = costs.joined(part)
     return costs
 
 
-def is_here(cluster: Cluster, kind: str) -> bool:
-    """Is this kind of device the machine Plait runs on?"""
-    return kind == "cpu" and all(host.name == "local" for host in cluster.hosts)
+def is_here(cluster: Cluster, kind: DeviceKind) -> bool:
+    """Is this kind of device in the machine Plait runs on?"""
+    at_hand = kind.backend == "cpu" or torch.cuda.is_available()
+    return at_hand and all(host.name == "local" for host in cluster.hosts)
 
 
 def _measured(
-    model: Model, batch: Any, kind: str, optimizer: OptimizerFactory, largest_rows: int, use_cache: bool
+    model: Model, batch: Any, kind: DeviceKind, optimizer: OptimizerFactory, largest_rows: int, use_cache: bool
 ) -> Costs:
     rows = (max(1, largest_rows // 4), max(2, largest_rows))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        key = cache_key(model.graph.fingerprint, kind, rows, "cpu")
+        device = kind.backend
+        key = cache_key(model.graph.fingerprint, kind.name, rows, device)
         found = load_costs(key) if use_cache else None
         if found is not None and found.fingerprint == model.graph.fingerprint:
             return found
-        costs = measure_costs(model, batch, kind=kind, rows=rows, optimizer=optimizer_cost(optimizer))
+        costs = measure_costs(
+            model, batch, kind=kind.name, rows=rows, optimizer=optimizer_cost(optimizer, device=device), device=device
+        )
         if use_cache:
             store_costs(key, costs)
         return costs

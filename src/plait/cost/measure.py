@@ -4,7 +4,6 @@ Nodes are timed one by one, forward and backward; the sums are then scaled to wh
 in one piece, because a node alone pays for being timed alone. The two sizes give fixed and per-row parts.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -13,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plait.cost.clock import now
 from plait.cost.costs import AtomCost, Costs, OptimizerCost
 from plait.cost.saved import SavedBytes
 from plait.cost.walk import batch_inputs, walk
 from plait.graph import Model
 from plait.graph.cut import cut
-from plait.graph.stage import build_stage
+from plait.graph.stage import build_stage, place_stage
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,16 @@ def _scaled(
     """The atoms, so that their sums are what the whole graph takes."""
     (whole,) = cut(model.graph, [])
     stage = build_stage(model, whole)
+    place_stage(stage, torch.device(device))
     buffers = {name: buffer.clone() for name, buffer in stage.named_buffers().items()}
     forwards, backwards = [], []
     for _ in range(repeats + 1):
-        start = _now(device)
+        start = now(device)
         (loss,) = stage.module(rows, *[inputs[name] for name in stage.inputs])
-        middle = _now(device)
+        middle = now(device)
         loss.backward()
         forwards.append(middle - start)
-        backwards.append(_now(device) - middle)
+        backwards.append(now(device) - middle)
         for parameter in stage.named_parameters().values():
             parameter.grad = None
     for name, buffer in stage.named_buffers().items():
@@ -106,13 +107,7 @@ def _scaled(
 def _seconds(run: Callable[[], Any], repeats: int, device: torch.device | str) -> float:
     times = []
     for _ in range(repeats):
-        start = _now(device)
+        start = now(device)
         run()
-        times.append(_now(device) - start)
+        times.append(now(device) - start)
     return min(times)
-
-
-def _now(device: torch.device | str) -> float:
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

@@ -1,11 +1,11 @@
 """What an optimiser keeps and takes, found by stepping it once on a parameter of known size."""
 
-import time
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
+from plait.cost.clock import now
 from plait.cost.costs import OptimizerCost
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -23,8 +23,8 @@ def optimizer_cost(factory: OptimizerFactory, *, device: torch.device | str = "c
     kept = sum(t.numel() * t.element_size() for t in state if isinstance(t, Tensor) and t.numel() == _NUMBERS)
     times = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = now(device)
         optimizer.step()
-        times.append(time.perf_counter() - start)
+        times.append(now(device) - start)
     size = parameter.numel() * parameter.element_size()
     return OptimizerCost(kept / size, min(times) / size, 0.0)

@@ -95,6 +95,10 @@ def atoms_of(graph: fx.Graph, bound: Iterable[Binding], free: Set[fx.Node]) -> l
     contracted.add_nodes_from(range(len(nodes)))
     for node in nodes:
         contracted.add_edges_from((position[n], position[node]) for n in node.all_input_nodes if n in position)
+    (output,) = graph.find_nodes(op="output")
+    ends = [position[node] for node in nodes if not any(user in position for user in node.users)]
+    for loss in output.all_input_nodes:  # the loss comes last, also after a buffer that is written behind it
+        contracted.add_edges_from((end, position[loss]) for end in ends if loss in position)
     for binding in bound:  # a cycle through the bound nodes makes them one component, with all between them
         members = sorted(position[n] for n in binding.nodes)
         contracted.add_edges_from(zip(members, members[1:] + members[:1], strict=True))

@@ -36,6 +36,11 @@ class Model:
     def node_by_name(self) -> dict[str, fx.Node]:
         return {node.name: node for node in self.captured.module.graph.nodes}
 
+    @cached_property
+    def free_writers(self) -> dict[fx.Node, list[fx.Node]]:
+        """Per free node, the free nodes that write into memory it shares: they go where it goes."""
+        return _writers(_written(self.captured.module.graph), self.free)
+
 
 def build_graph(model: nn.Module, batch: Any, *, loss: Loss | None = None, name: str = "model") -> Model:
     """Captures `model`, finds its atoms and describes what flows between them."""
@@ -58,11 +63,11 @@ def build_graph(model: nn.Module, batch: Any, *, loss: Loss | None = None, name:
     mixers = [
         RowMixer(atom, node.name, module_path(node), why, remedy)
         for node, why, remedy in mixing_nodes(graph, dims, free)
-        for atom in _atoms_computing(node, atom_of)
+        for atom in _atoms_computing(node, atom_of, written)
     ]
     reaching = _reaching_the_loss(graph, needs_gradient, written)
     trained = {parameter_name(captured, node) for node in reaching if node.op == "get_attr"}
-    parameters = _parameters(groups, captured, tensors, trained, free)
+    parameters = _parameters(groups, captured, tensors, trained, free, _writers(written, free))
     used = {parameter.name for parameter in parameters}
     return Model(
         graph=Graph(
@@ -145,15 +150,21 @@ def _written(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
     return found
 
 
+def _writers(written: Mapping[fx.Node, Set[fx.Node]], among: Set[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """The other way round: per node, those of `among` that write into memory it shares."""
+    found: dict[fx.Node, list[fx.Node]] = {}
+    for writer, shared in written.items():
+        for node in shared if writer in among else ():
+            found.setdefault(node, []).append(writer)
+    return found
+
+
 def _reaching_the_loss(
     graph: fx.Graph, needs_gradient: Set[fx.Node], written: Mapping[fx.Node, Set[fx.Node]]
 ) -> set[fx.Node]:
     """Nodes whose gradient is not just zero: PyTorch leaves `.grad` None elsewhere, and optimisers skip those."""
     (output,) = graph.find_nodes(op="output")
-    writers: dict[fx.Node, list[fx.Node]] = {}
-    for writer, shared in written.items():
-        for node in shared:
-            writers.setdefault(node, []).append(writer)
+    writers = _writers(written, needs_gradient)
     reached: set[fx.Node] = set()
     pending = list(output.all_input_nodes)
     while pending:
@@ -194,16 +205,20 @@ def _values(
                 yield Value(node.name, index, tuple(consumers), shape, dtype, batch_dim, node in needs_gradient)
 
 
-def _atoms_computing(node: fx.Node, atom_of: Mapping[fx.Node, int]) -> list[int]:
+def _atoms_computing(
+    node: fx.Node, atom_of: Mapping[fx.Node, int], written: Mapping[fx.Node, Set[fx.Node]]
+) -> list[int]:
     """The atom of a node; of a free one, those that compute it for themselves because they need it."""
     found: set[int] = set()
+    seen: set[fx.Node] = set()
     pending = [node]
     while pending:
         user = pending.pop()
         if user in atom_of:
             found.add(atom_of[user])
-        else:
-            pending += _real_users(user)
+        elif user not in seen:
+            seen.add(user)
+            pending += [*_real_users(user), *written.get(user, ())]
     return sorted(found)
 
 
@@ -211,7 +226,7 @@ def _real_users(node: fx.Node) -> Iterable[fx.Node]:
     return (user for user in node.users if user.op == "call_function")
 
 
-def _sources(node: fx.Node, free: Set[fx.Node]) -> set[fx.Node]:
+def _sources(node: fx.Node, free: Set[fx.Node], writers: Mapping[fx.Node, list[fx.Node]]) -> set[fx.Node]:
     """What a node reads, also through free nodes, which are computed where they are used."""
     found: set[fx.Node] = set()
     pending = list(node.all_input_nodes)
@@ -220,7 +235,7 @@ def _sources(node: fx.Node, free: Set[fx.Node]) -> set[fx.Node]:
         if source not in found:
             found.add(source)
             if source in free:
-                pending += source.all_input_nodes
+                pending += [*source.all_input_nodes, *writers.get(source, ())]
     return found
 
 
@@ -230,11 +245,12 @@ def _parameters(
     tensors: Mapping[str, Tensor],
     trained: Set[str],
     free: Set[fx.Node],
+    writers: Mapping[fx.Node, list[fx.Node]],
 ) -> tuple[Parameter, ...]:
     readers: dict[str, set[int]] = {}
     for index, group in enumerate(groups):
         for node in group.nodes:
-            for source in _sources(node, free):
+            for source in _sources(node, free, writers):
                 if source.op == "get_attr" and _tensor(captured, tensors, source) is not None:
                     readers.setdefault(parameter_name(captured, source), set()).add(index)
     return tuple(

@@ -5,10 +5,11 @@ returns the values it sends and, on the last stage, the loss. Nothing else reach
 can run anywhere and its backward is `torch.autograd.backward(outputs, gradients)`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from plait.graph.aliases import is_training_batch_norm
@@ -84,38 +85,49 @@ class _Writer:
 
     def declare(self, nodes: Iterable[fx.Node], totals: list[fx.Node]) -> None:
         """Placeholders, parameters and the free nodes that `nodes` need, in that order."""
-        needed = self._needed(nodes)
-        received = {value.name for value in self.cut.receives}
-        everything = list(self.model.captured.module.graph.nodes)
-        rows = next(n for n in everything if n.op == "placeholder" and n.target == ROWS)
-        self.new[rows] = self.graph.placeholder(ROWS)
-        for node in everything:
-            if node.op == "placeholder" and node is not rows and node in needed:
-                self.new[node] = self.graph.placeholder(node.name)
-                self.inputs.append(node.name)
+        needed = self._needed(source for node in nodes for source in node.all_input_nodes)
+        self._declare_inputs(needed)
         for value in self.cut.receives:
             self.new[_node_named(self.model, value.name)] = self.graph.placeholder(value.name)
         if totals:
             self.new_row_share = self.graph.placeholder(ROW_SHARE)
             self.totals = {node: self.graph.placeholder(f"total_{node.name}") for node in totals}
+        self._declare_constants(needed)
+
+    def declare_counter(self, nodes: Iterable[fx.Node], counted: Iterable[fx.Node]) -> None:
+        """The inputs that `nodes` need, as in `declare`, and of the rest only what `counted` need."""
+        self._declare_inputs(self._needed(source for node in nodes for source in node.all_input_nodes))
+        self._declare_constants(self._needed(counted))
+
+    def _declare_inputs(self, needed: Set[fx.Node]) -> None:
+        placeholders = self.model.captured.module.graph.find_nodes(op="placeholder")
+        rows = next(node for node in placeholders if node.target == ROWS)
+        self.new[rows] = self.graph.placeholder(ROWS)
+        for node in placeholders:
+            if node is not rows and node in needed:
+                self.new[node] = self.graph.placeholder(node.name)
+                self.inputs.append(node.name)
+
+    def _declare_constants(self, needed: Set[fx.Node]) -> None:
+        everything = self.model.captured.module.graph.nodes
         for node in everything:
             if node.op == "get_attr" and node in needed:
                 self.new[node] = self.graph.get_attr(parameter_name(self.model.captured, node))
         for node in everything:
-            if node in self.model.free and node in needed and node.name not in received:
+            if node in self.model.free and node in needed:
                 self.write(node)
 
-    def _needed(self, nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    def _needed(self, sources: Iterable[fx.Node]) -> set[fx.Node]:
+        """`sources`, and what those of them that are free are computed from."""
         needed: set[fx.Node] = set()
-        pending = [source for node in nodes for source in node.all_input_nodes]
+        pending = list(sources)
         while pending:
             node = pending.pop()
             if node not in needed:
                 needed.add(node)
                 if node in self.model.free:
-                    pending += node.all_input_nodes
-                    # nodes bound to a free one (a mask filled in place) come with it
-                    pending += [user for user in node.users if user in self.model.free and not user.users]
+                    # whoever writes into it (a mask filled in place) comes with it
+                    pending += [*node.all_input_nodes, *self.model.free_writers.get(node, ())]
         return needed
 
     def write(self, node: fx.Node, call: tuple[Any, tuple[Any, ...]] | None = None) -> None:
@@ -179,19 +191,13 @@ def _target_totals(nodes: Iterable[fx.Node]) -> list[fx.Node]:
 
 def _counter(model: Model, cut: StageCut, nodes: list[fx.Node], totals: list[fx.Node]) -> fx.GraphModule:
     """A module from the same batch inputs to the number of counted targets of each cross-entropy."""
+    arguments: list[Any] = [(node.args[1], argument(node, "weight"), argument(node, "ignore_index")) for node in totals]
     writer = _Writer(model, cut)
-    writer.declare(nodes, [])
-    counts = []
-    for node in totals:
-        sources: Any = (node.args[1], argument(node, "weight"), argument(node, "ignore_index"))
-        counts.append(writer.graph.call_function(count_targets, fx.map_arg(sources, lambda n: writer.new[n])))
+    writer.declare_counter(nodes, [a for three in arguments for a in three if isinstance(a, fx.Node)])
+    counts = [
+        writer.graph.call_function(count_targets, fx.map_arg(three, lambda n: writer.new[n])) for three in arguments
+    ]
     writer.graph.output(tuple(counts))
-    # Unlike the stage it needs neither received values nor parameters: drop what it does not use.
-    for node in reversed(list(writer.graph.nodes)):
-        unused_value = node.op == "placeholder" and node.name in {v.name for v in cut.receives}
-        if not node.users and (node.op in ("get_attr", "call_function") or unused_value):
-            writer.graph.erase_node(node)
-    writer.new = {node: copy for node, copy in writer.new.items() if not copy._erased}
     return writer.module({})
 
 
@@ -203,3 +209,16 @@ def _loss_node(model: Model) -> fx.Node:
     (output,) = model.captured.module.graph.find_nodes(op="output")
     (loss,) = output.all_input_nodes
     return loss
+
+
+def place_stage(code: StageCode, device: torch.device) -> None:
+    """Moves a stage's tensors, and the constants its code makes, to `device`."""
+    if device.type == "cpu":
+        return
+    for module in (code.module, code.count_targets):
+        if module is not None:
+            module.to(device)
+            for node in module.graph.nodes:
+                if "device" in node.kwargs:
+                    node.update_kwarg("device", device)
+            module.recompile()

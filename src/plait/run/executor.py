@@ -85,7 +85,7 @@ class _Step:
         self.arriving: dict[tuple[int, int, bool], list[_Arriving]] = {}
         self.sending: dict[tuple[int, int, bool], list[Pending]] = {}
         self.reducing: dict[str, tuple[Pending, float]] = {}
-        self.loss = 0.0
+        self.losses: list[Tensor] = []  # kept on the device until the end: reading one would make it wait
         self.result = StepResult()
 
     def run(self) -> StepResult:
@@ -133,7 +133,7 @@ class _Step:
         own = self.inputs.rows(code.inputs, offset + ins.first_row, offset + ins.last_row)
         stage.forward(micro, own, whole, rows)
         if micro.loss is not None:
-            self.loss += micro.loss.item() * ins.rows / self.program.batch_rows
+            self.losses.append(micro.loss.detach().double() * (ins.rows / self.program.batch_rows))
         self._record("compute", ins, start)
 
     def _backward(self, ins: Instruction) -> None:
@@ -237,7 +237,8 @@ class _Step:
         self._record("compute", ins, start)
 
     def _share_loss(self, ins: Instruction) -> None:
-        self.result.loss = float(self._meet(torch.tensor(self.loss, dtype=torch.float64), ins))
+        own = torch.stack(self.losses).sum().cpu() if self.losses else torch.zeros((), dtype=torch.float64)
+        self.result.loss = float(self._meet(own, ins))
 
     def _meet(self, number: Tensor, ins: Instruction) -> Tensor:
         """The sum of a number over all ranks."""

@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from plait.cost import OptimizerFactory
 from plait.errors import PlaitError
 from plait.graph import Graph, Loss, Model, batch_rows, build_graph
-from plait.graph.stage import StageCode, build_stage
+from plait.graph.stage import StageCode, build_stage, place_stage
 from plait.plan import Plan, validate
 from plait.plan.batches import example
 from plait.program import Program, check_program, compile_program
@@ -223,7 +223,7 @@ class Trainer:
         ranks = self.plan.stage_ranks(index)
         exchange = ReplicaExchange(self._transport, ranks)
         code = build_stage(model, self.plan.cut(model.graph)[index], split_rows=len(ranks) > 1, replicas=exchange)
-        _place(code, self.device)
+        place_stage(code, self.device)
         return code
 
     def _unused_tensors(self, model: Model) -> dict[str, Tensor]:
@@ -241,16 +241,3 @@ class Trainer:
         for name, ranks in holders(self.plan, self._graph).items():
             if self.rank in ranks:
                 self._transport.broadcast(own[name].data, ranks)
-
-
-def _place(code: StageCode, device: torch.device) -> None:
-    """Moves a stage's tensors, and the constants its code makes, to `device`."""
-    if device.type == "cpu":
-        return
-    for module in code.module, code.count_targets:
-        if module is not None:
-            module.to(device)
-            for node in module.graph.nodes:
-                if "device" in node.kwargs:
-                    node.update_kwarg("device", device)
-            module.recompile()
