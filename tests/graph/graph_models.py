@@ -461,4 +461,7 @@ EXAMPLES: list[type[nn.Module]] = [
     SizesFromRows, RowsAsANumber, PositionsAndMasks, PickPerRow, KeepSomeRows, RowsAgainstRows, Convolutions,
     Recurrent, ReturnsObject,
 ]  # fmt: skip
+ROW_MIXING_EXAMPLES: list[type[nn.Module]] = [
+    BatchNormInRegion, RunningMean, RunningMeanInRegion, RowsAsANumber, KeepSomeRows, RowsAgainstRows,
+]  # fmt: skip
 RANDOM_EXAMPLES: list[type[nn.Module]] = [Dropouts, Noise, StochasticDepth, DropoutInRegion, DropoutOnPlainTensor]

@@ -185,10 +185,8 @@ class _Stage:
     @property
     def loss(self) -> Tensor:
         """Replicas weigh by their share of the rows."""
-        return sum(
-            (loss.detach() * (last - first) / self.rows for loss, (first, last) in zip(self.losses, self.spans)),
-            start=torch.zeros(()),
-        )
+        shares = [(last - first) / self.rows for first, last in self.spans]
+        return torch.stack([loss.detach() * share for loss, share in zip(self.losses, shares, strict=True)]).sum()
 
     def backward(self, gradients: dict[str, Tensor]) -> None:
         on_threads(len(self.spans), lambda member: self._backward(member, gradients))

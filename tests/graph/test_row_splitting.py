@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from graph_models import EXAMPLES, ROWS, BatchNormed, TiedEmbedding
+from graph_models import EXAMPLES, ROW_MIXING_EXAMPLES, ROWS, BatchNormed, TiedEmbedding
 from stage_runner import FakeReplicas, Meeting, assert_close, assert_same, on_threads, run_eagerly, run_staged
 from torch import Tensor, nn
 
@@ -20,13 +20,12 @@ def random_spans(chosen: random.Random, rows: int) -> list[tuple[int, int]]:
     return list(zip([0, *inner], [*inner, rows], strict=True))
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.__name__)
-def test_a_model_without_unsolved_row_mixers_can_be_split_by_rows_anywhere(example):
+@pytest.mark.parametrize("example", [e for e in EXAMPLES if e not in ROW_MIXING_EXAMPLES], ids=lambda e: e.__name__)
+def test_a_model_whose_rows_are_their_own_can_be_split_by_rows_anywhere(example):
     module = example().double()
     batch = module.batch()
     model = build_graph(module, batch)
-    if any(not mixer.remedy for mixer in model.graph.row_mixers):
-        pytest.skip(f"mixes rows: {model.graph.row_mixers[0].why}")
+    assert all(mixer.remedy for mixer in model.graph.row_mixers)
     expected = run_eagerly(module, batch)
     chosen = random.Random(1)
     for _ in range(3):
@@ -81,8 +80,8 @@ class Part:
     def __init__(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, keeps_statistics: bool) -> None:
         features = x.shape[1]
         self.x = x.clone().requires_grad_()
-        self.weight = None if weight is None else weight.clone().requires_grad_(weight.requires_grad)
-        self.bias = None if bias is None else bias.clone().requires_grad_(bias.requires_grad)
+        self.weight = None if weight is None else weight.detach().clone().requires_grad_(weight.requires_grad)
+        self.bias = None if bias is None else bias.detach().clone().requires_grad_(bias.requires_grad)
         wide = torch.promote_types(x.dtype, torch.float32)
         self.mean = torch.zeros(features, dtype=wide) if keeps_statistics else None
         self.variance = torch.ones(features, dtype=wide) if keeps_statistics else None

@@ -14,6 +14,7 @@ from plait.report import gantt, legend, mean_seconds, run_report, share, stage_t
 from plait.run.reference import OneDevice
 from plait.run.session import RunRecord
 from plait.run.settings import Settings
+from plait.run.trainer import device_of
 from plait.run.worker import build_model, job_batches
 from plait.search import Candidate
 from plait.simulate import Timeline, chrome_trace
@@ -26,9 +27,10 @@ def compare_with_one_process(
 ) -> list[float]:
     """Trains the first steps again in this one process and prints how far the losses are apart."""
     steps = min(len(record.losses), _COMPARED_STEPS)
+    device = device_of(plan)
     module = build_model(prepared.job, settings)
     model = build_graph(module, prepared.example, loss=prepared.job.loss, name=prepared.job.name)
-    one = OneDevice(model, prepared.job.optimizer, seed=settings.seed, clip_norm=settings.clip_norm)
+    one = OneDevice(model, prepared.job.optimizer, seed=settings.seed, clip_norm=settings.clip_norm, device=device)
     batches = job_batches(prepared.job, settings)
     sizes = micro_batch_sizes(plan.batch_size, plan.micro_batches, plan.most_replicas)
     losses = [one.step(next(batches), sizes) for _ in range(steps)]

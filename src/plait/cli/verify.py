@@ -20,6 +20,7 @@ from plait.run.checkpoint import load_tensors
 from plait.run.reference import OneDevice
 from plait.run.session import run_plan
 from plait.run.settings import Settings
+from plait.run.trainer import device_of
 from plait.run.worker import build_model, job_batches
 
 # What a correct run may differ by: rounding in another order of summation.
@@ -59,7 +60,7 @@ def command(
     model = build_graph(build_model(work, settings), _example(found.batch, settings), loss=work.loss, name=work.name)
     if model.graph.fingerprint != found.fingerprint:
         raise PlaitError(f"the plan was made for {found.model}, not for {job}. Plan again with `plait plan {job}`.")
-    one = OneDevice(model, work.optimizer, seed=seed, clip_norm=clip)
+    one = OneDevice(model, work.optimizer, seed=seed, clip_norm=clip, device=device_of(found))
     sizes = micro_batch_sizes(found.batch_size, found.micro_batches, found.most_replicas)
     batches = job_batches(work, settings)
     losses = [one.step(next(batches), sizes) for _ in range(steps)]
@@ -67,10 +68,10 @@ def command(
         results = Path(folder) / "results"
         record = run_plan(settings.model_copy(update={"gradients": results}), found, Path(folder))
         tensors = load_tensors(results / "model")
-    state = {**{n: p.detach() for n, p in one.parameters.items()}, **one.buffers()}
+    state = {n: t.detach().cpu() for n, t in {**one.parameters, **one.buffers()}.items()}
     differences = {
         "loss": max(abs(a - b) / max(abs(b), 1e-300) for a, b in zip(record.losses, losses, strict=True)),
-        "gradients": largest_difference(_part(tensors, "gradient/"), one.gradients()),
+        "gradients": largest_difference(_part(tensors, "gradient/"), {n: g.cpu() for n, g in one.gradients().items()}),
         "parameters and buffers": largest_difference(_part(tensors, "value/"), state),
     }
     limit = _LIMITS[dtype]

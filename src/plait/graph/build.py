@@ -13,9 +13,9 @@ from torch._ops import HigherOrderOperator
 from plait.graph.aliases import alias_sets, mutated_inputs
 from plait.graph.atoms import NodeGroup, atoms_of, free_nodes
 from plait.graph.capture import Captured, Loss, capture
-from plait.graph.constraints import bindings
+from plait.graph.constraints import Binding, bindings
 from plait.graph.graph import Atom, Graph, Parameter, RowMixer, Value
-from plait.graph.mixing import mixing_nodes
+from plait.graph.mixing import means_over_rows, mixing_nodes
 from plait.graph.normalise import normalise, row_symbols
 from plait.graph.randomness import called, operator_of
 from plait.graph.rows import BatchDims
@@ -56,6 +56,9 @@ def build_graph(model: nn.Module, batch: Any, *, loss: Loss | None = None, name:
     dims = BatchDims(symbols)
     bound = list(bindings(graph, dims))
     free = free_nodes(graph, bound)
+    for node in means_over_rows(graph, dims, free):
+        why = f"{node.name} is a mean over rows, of which every replica has its own part"
+        bound.append(Binding("mean", why, frozenset({node, *_real_users(node)})))
     groups = atoms_of(graph, bound, free)
     atom_of = {node: index for index, group in enumerate(groups) for node in group.nodes}
     written = _written(graph)

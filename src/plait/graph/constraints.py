@@ -10,6 +10,7 @@ they decide every legal cut (`atoms`).
 | buffer written in the forward                    | buffer_rule          |
 | integer or shape that depends on data            | data_dependent_rule  |
 | size not proportional to the rows                | proportional_rule    |
+| mean over rows, which replicas have in parts     | mixing.means_over_rows |
 
 An autocast or no-grad region is a single node already; tied parameters and skips bind nothing: the
 parameter is copied and the value is sent straight to its consumers.

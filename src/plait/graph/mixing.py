@@ -118,6 +118,22 @@ def mixing_nodes(graph: fx.Graph, dims: BatchDims, free: Set[fx.Node]) -> Iterat
                 break  # one reason is enough
 
 
+def means_over_rows(graph: fx.Graph, dims: BatchDims, free: Set[fx.Node]) -> Iterator[fx.Node]:
+    """Nodes that hold a mean over rows, or what is computed from one: every replica has that of its own rows.
+
+    Their parts are put together in the loss, so no other stage may read one of them.
+    """
+    finder = _Finder(graph, dims, free)
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op != "call_function" or node in free or dims.batched(node):
+            continue
+        is_mean = any(dims.batched(n) for n in node.all_input_nodes) and finder.averages(node)
+        if is_mean or any(n in found for n in node.all_input_nodes):
+            found.add(node)
+            yield node
+
+
 @dataclass(frozen=True)
 class _Finder:
     graph: fx.Graph
@@ -178,16 +194,21 @@ class _Finder:
         return alias_sets(self.graph)
 
     def _reduction(self, node: fx.Node) -> Iterator[Reason]:
-        function = operator_of(node)
-        name = function._opname if function is not None else ""
         value = node.meta.get("val")
         if not isinstance(value, Tensor) and not (isinstance(value, (tuple, list)) and value):
             return
-        is_mean = name == "mean" or (name in _MEAN_LOSSES and argument(node, "reduction") == MEAN)
-        if not is_mean and not self._is_mean_by_hand(node, name):
+        if not self.averages(node):
             yield "it combines all rows other than by their mean", ""
         elif (user := self._nonlinear_after(node)) is not None:
             yield f"it is a mean over all rows, in which {user.name} is not linear", ""
+
+    def averages(self, node: fx.Node) -> bool:
+        """Is it a mean over all rows, up to a factor?"""
+        function = operator_of(node)
+        name = function._opname if function is not None else ""
+        if name in _MEAN_LOSSES or name in CROSS_ENTROPIES:
+            return argument(node, "reduction") == MEAN
+        return name == "mean" or self._is_mean_by_hand(node, name)
 
     def _is_mean_by_hand(self, node: fx.Node, name: str) -> bool:
         """`x.sum() / x.size(0)`"""

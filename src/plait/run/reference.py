@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from plait.cost import OptimizerFactory
 from plait.graph import Model
 from plait.graph.cut import cut
-from plait.graph.stage import build_stage
+from plait.graph.stage import build_stage, place_stage
 from plait.run.batch import named_inputs
 
 
@@ -17,10 +17,18 @@ class OneDevice:
     """A plain loop over the captured loss; shares nothing with the executor but the captured nodes."""
 
     def __init__(
-        self, model: Model, optimizer: OptimizerFactory, *, seed: int = 0, clip_norm: float | None = None
+        self,
+        model: Model,
+        optimizer: OptimizerFactory,
+        *,
+        seed: int = 0,
+        clip_norm: float | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         (whole,) = cut(model.graph, [])
+        self.device = torch.device(device)
         self.stage = build_stage(model, whole)
+        place_stage(self.stage, self.device)
         self.captured = model.captured
         self.parameters: dict[str, nn.Parameter] = {
             p.name: self.stage.named_parameters()[p.name] for p in whole.parameters if p.trainable
@@ -32,7 +40,7 @@ class OneDevice:
 
     def step(self, batch: Any, micro_batch_rows: Iterable[int]) -> float:
         """One step; returns the batch's loss."""
-        inputs = named_inputs(self.captured, batch)
+        inputs = named_inputs(self.captured, batch, device=self.device)
         sizes = list(micro_batch_rows)
         for parameter in self.parameters.values():
             parameter.grad = None

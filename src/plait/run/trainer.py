@@ -64,20 +64,18 @@ def parallelize(
 
 def start_process_group(plan: Plan, timeout_seconds: float) -> torch.device:
     """Joins the ranks that torchrun or `plait train` started; returns this rank's device."""
+    device = device_of(plan)
     if not dist.is_initialized():
         if "RANK" not in os.environ and plan.num_ranks > 1:
             raise PlaitError(
                 f"the plan has {plan.num_ranks} ranks, but this process was started alone. Start it with "
                 f"`torchrun --nproc-per-node {plan.num_ranks} your_script.py`, or use `plait train`."
             )
-        limit = timedelta(seconds=timeout_seconds)
-        device, backend = _device_and_backend(plan)
+        limit, backend = timedelta(seconds=timeout_seconds), _backend(device)
         if "RANK" in os.environ:
             dist.init_process_group(backend, timeout=limit)
         else:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
-    else:
-        device, _ = _device_and_backend(plan)
     if dist.get_world_size() != plan.num_ranks:
         raise PlaitError(
             f"the plan has {plan.num_ranks} ranks, but {dist.get_world_size()} processes were started. "
@@ -86,17 +84,20 @@ def start_process_group(plan: Plan, timeout_seconds: float) -> torch.device:
     return device
 
 
-def _device_and_backend(plan: Plan) -> tuple[torch.device, str]:
-    """GPUs where the plan asks for them and this machine has one per local rank; NCCL needs one each."""
+def device_of(plan: Plan) -> torch.device:
+    """This rank's device: a GPU where the plan asks for GPUs and this machine has one."""
     wants_gpu = all(plan.cluster.devices[device].kind.backend == "cuda" for device in plan.devices)
     if not (wants_gpu and torch.cuda.is_available()):
-        return torch.device("cpu"), "gloo"
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     torch.cuda.set_device(device)
-    # NCCL refuses two ranks on one GPU; gloo through host memory serves them.
-    return device, "cpu:gloo,cuda:nccl" if local_ranks <= torch.cuda.device_count() else "gloo"
+    return device
+
+
+def _backend(device: torch.device) -> str:
+    """NCCL between GPUs, but it refuses two ranks on one: gloo through host memory serves those."""
+    crowded = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count()
+    return "gloo" if device.type == "cpu" or crowded else "cpu:gloo,cuda:nccl"
 
 
 def groups_of(plan: Plan, model: Model) -> list[tuple[str, tuple[int, ...]]]:

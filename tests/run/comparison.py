@@ -1,0 +1,209 @@
+"""Training under a plan with ranks as threads, training on one device, and how far the two are apart.
+
+A capture takes seconds and a copy of its weights milliseconds, so a model is captured once per session and every
+rank of every test gets a copy.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from in_process import ThreadTransport, on_threads
+from torch import Tensor, nn
+
+from plait.cli.verify import largest_difference
+from plait.cluster import local_cluster
+from plait.graph import Model, batch_rows, build_graph
+from plait.jobs import load_job
+from plait.plan import Plan, StagePlan, micro_batch_sizes
+from plait.plan.batches import describe
+from plait.run import OneDevice, Trainer
+
+LIMIT = 1e-9
+GPT2 = "gpt2-tiny?layers=2&width=32&heads=2&sequence=16&dropout=0"
+BERT = "bert-tiny?layers=2&width=32&heads=2&sequence=24&dropout=0"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model as its author wrote it, captured, with batches; all in float64."""
+
+    module: nn.Module
+    model: Model
+    batches: tuple[Any, ...]
+    loss: Callable[[Any, Any], Tensor] | None = None
+
+
+@dataclass
+class Outcome:
+    losses: list[float]
+    gradients: dict[str, Tensor]
+    state: dict[str, Tensor]  # parameters and buffers
+
+
+def in_float64(batch: Any) -> Any:
+    return pytree.tree_map_only(Tensor, lambda t: t.double() if t.is_floating_point() else t, batch)
+
+
+@cache
+def job_case(job_name: str, rows: int = 12) -> Case:
+    job = load_job(job_name)
+    torch.manual_seed(0)
+    batches = job.batches(rows, 0)
+    return make_case(job.model(), [next(batches), next(batches)], job.loss)
+
+
+def make_case(
+    module: nn.Module, batches: Sequence[Any], loss: Callable[[Any, Any], Tensor] | None = None
+) -> Case:
+    module = module.double()
+    given = tuple(in_float64(batch) for batch in batches)
+    return Case(module, build_graph(copy.deepcopy(module), given[0], loss=loss, name="case"), given, loss)
+
+
+def fresh(model: Model) -> Model:
+    """The same captured code with weights of its own."""
+    source = model.captured.module
+    holder = nn.Module()
+    holder.graph = source.graph  # type: ignore[assignment]
+    copies: dict[Tensor, Tensor] = {}
+    for names in (source.named_parameters(remove_duplicate=False), source.named_buffers(remove_duplicate=False)):
+        for name, tensor in names:
+            _put(holder, name, copies.setdefault(tensor, copy.deepcopy(tensor)))
+    for node in source.graph.find_nodes(op="get_attr"):
+        _put_missing(holder, source, str(node.target))
+    return replace(model, captured=replace(model.captured, module=holder))  # type: ignore[arg-type]
+
+
+def _put(holder: nn.Module, path: str, tensor: Tensor) -> None:
+    *folders, name = path.split(".")
+    for folder in folders:
+        if not hasattr(holder, folder):
+            holder.add_module(folder, nn.Module())
+        holder = getattr(holder, folder)
+    if isinstance(tensor, nn.Parameter):
+        holder.register_parameter(name, tensor)
+    else:
+        holder.register_buffer(name, tensor)
+
+
+def _put_missing(holder: Any, source: Any, path: str) -> None:
+    """What the code reads besides parameters and buffers (constants, regions) is shared."""
+    for part in path.split("."):
+        source = getattr(source, part, None)  # the randomness is the stage's own
+        if not hasattr(holder, part):
+            setattr(holder, part, source)
+            return
+        holder = getattr(holder, part)
+
+
+def make_plan(
+    case: Case,
+    layout: Sequence[int],
+    micro_batches: int,
+    *,
+    schedule: str = "1f1b",
+    shares: Sequence[Sequence[float]] | None = None,
+    boundaries: Sequence[int] | None = None,
+    **options: Any,
+) -> Plan:
+    graph, stages = case.model.graph, []
+    inner = boundaries if boundaries is not None else [len(graph.atoms) * i // len(layout) for i in range(1, len(layout))]
+    edges, device = [0, *inner, len(graph.atoms)], 0
+    for index, replicas in enumerate(layout):
+        weights = tuple(shares[index]) if shares else (1.0,) * replicas
+        stages.append(StagePlan(edges[index], edges[index + 1], tuple(range(device, device + replicas)), weights))
+        device += replicas
+    return Plan(
+        graph.name,
+        graph.fingerprint,
+        local_cluster(device),
+        batch_rows(case.batches[0]),
+        micro_batches,
+        schedule,
+        tuple(stages),
+        batch=describe(case.batches[0]),
+        **options,
+    )
+
+
+def sgd(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.1)
+
+
+def adamw(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(params, lr=1e-3)
+
+
+def train_on_threads(
+    case: Case,
+    plan: Plan,
+    *,
+    optimizer: Any = sgd,
+    clip_norm: float | None = None,
+    batches: Sequence[Any] | None = None,
+) -> tuple[Outcome, list[Trainer]]:
+    """Trains on all batches; every rank must report the same losses, and holders of a tensor the same numbers."""
+    models = [fresh(case.model) for _ in range(plan.num_ranks)]
+
+    def work(transport: ThreadTransport) -> tuple[list[float], Trainer]:
+        trainer = Trainer(models[transport.rank], plan, transport, optimizer=optimizer, clip_norm=clip_norm)
+        return [trainer.step(batch) for batch in batches or case.batches], trainer
+
+    results = on_threads(plan.num_ranks, work)
+    losses = results[0][0]
+    gradients: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {}
+    for own, trainer in results:
+        assert own == losses, "ranks disagree about the loss"
+        for found, into in ((trainer.gradients(), gradients), (trainer.state(), state)):
+            for name, tensor in found.items():
+                if name in into:
+                    assert torch.equal(into[name], tensor), f"holders of {name} disagree"
+                into[name] = tensor.detach().clone()
+    return Outcome(losses, gradients, state), [trainer for _, trainer in results]
+
+
+def sizes(plan: Plan, batch: Any) -> tuple[int, ...]:
+    return micro_batch_sizes(batch_rows(batch), plan.micro_batches, plan.most_replicas)
+
+
+def train_alone(
+    case: Case,
+    plan: Plan,
+    *,
+    optimizer: Any = sgd,
+    clip_norm: float | None = None,
+    batches: Sequence[Any] | None = None,
+) -> Outcome:
+    one = OneDevice(fresh(case.model), optimizer, clip_norm=clip_norm)
+    losses = [one.step(batch, sizes(plan, batch)) for batch in batches or case.batches]
+    return Outcome(losses, one.gradients(), {**{n: p.detach() for n, p in one.parameters.items()}, **one.buffers()})
+
+
+def difference(found: Outcome, expected: Outcome) -> float:
+    """The largest relative difference of losses, gradients, parameters and buffers."""
+    losses = [abs(a - b) / abs(b) for a, b in zip(found.losses, expected.losses, strict=True)]
+    return max(
+        *losses,
+        largest_difference(found.gradients, expected.gradients),
+        largest_difference(found.state, expected.state),
+    )
+
+
+def assert_trains_like_one_device(
+    case: Case,
+    plan: Plan,
+    *,
+    optimizer: Any = sgd,
+    clip_norm: float | None = None,
+    batches: Sequence[Any] | None = None,
+) -> list[Trainer]:
+    found, trainers = train_on_threads(case, plan, optimizer=optimizer, clip_norm=clip_norm, batches=batches)
+    expected = train_alone(case, plan, optimizer=optimizer, clip_norm=clip_norm, batches=batches)
+    assert difference(found, expected) <= LIMIT
+    return trainers
