@@ -16,7 +16,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup
-	$(BIN)/plait train gpt2-tiny --cluster local:4 --stages 2 --replicas 2,2 --steps 30 --verify --out runs/demo
+	$(BIN)/plait train gpt2-tiny --cluster local:4 --stages 4 --micro-batches 8 --steps 30 --verify --out runs/demo
 
 lint: setup
 	$(BIN)/ruff check .

@@ -110,6 +110,15 @@ class WriteThroughSameTensor(Example):
         return F.mse_loss(self.second(hidden) + same, t)
 
 
+class ReadsStrides(Example):
+    """What `as_strided` picks depends on how its input lies in memory."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        columns = self.first(x).t()
+        rows = columns.as_strided((x.size(0), WIDTH), (WIDTH, 1))
+        return F.mse_loss(self.second(rows) + columns.t(), t)
+
+
 # Regions
 
 
@@ -455,7 +464,7 @@ class DropoutOnPlainTensor(Example):
 
 EXAMPLES: list[type[nn.Module]] = [
     Chain, ChunkAndSplit, LargestAndPlace, InplaceActivation, InplaceResidual, WriteThroughView, FillEmptyTensor,
-    ReadBeforeAndAfterWrite, WriteIntoBatch, WriteThroughSameTensor, NoGradRegion, AutocastRegion,
+    ReadBeforeAndAfterWrite, WriteIntoBatch, WriteThroughSameTensor, ReadsStrides, NoGradRegion, AutocastRegion,
     RegionWritesItsInput, DetachedBranch, BatchNormed, BatchNormInRegion, RunningMean, RunningMeanInRegion,
     BufferReadInSeveralPlaces, MaskFromBuffer, TiedEmbedding, TiedThrice, UnusedAndFrozen, LongSkips, SeveralInputs,
     SizesFromRows, RowsAsANumber, PositionsAndMasks, PickPerRow, KeepSomeRows, RowsAgainstRows, Convolutions,

@@ -97,7 +97,7 @@ class RandomModel(nn.Module):
                 filled[:, 1:] = b[:, 1:]
                 return filled
             case "view":
-                return a.view(-1).view(a.size(0), WIDTH)
+                return a.contiguous().view(-1).view(a.size(0), WIDTH)
             case "detach":
                 return a.detach() + b
             case "no_grad":

@@ -170,7 +170,8 @@ class _Stage:
     def _forward(self, member: int, values: dict[str, Tensor]) -> None:
         code, (first, last) = self.codes[member], self.spans[member]
         for value in self.cut.receives:
-            part = _rows(value, values[value.name], first, last).clone()
+            # Whatever its strides were, a tensor arrives contiguous.
+            part = _rows(value, values[value.name], first, last).clone(memory_format=torch.contiguous_format)
             self.received[member][value.name] = part.requires_grad_(value.requires_grad)
         own = [self.inputs[n][first:last] if self.batched[n] else self.inputs[n] for n in code.inputs]
         extra: list[Any] = []

@@ -72,7 +72,7 @@ def command(
     differences = {
         "loss": max(abs(a - b) / max(abs(b), 1e-300) for a, b in zip(record.losses, losses, strict=True)),
         "gradients": largest_difference(_part(tensors, "gradient/"), {n: g.cpu() for n, g in one.gradients().items()}),
-        "parameters and buffers": largest_difference(_part(tensors, "value/"), state),
+        "parameters and buffers": largest_difference(_part(tensors, "value/"), state, floor=1.0),
     }
     limit = _LIMITS[dtype]
     _show(differences, limit, dtype)
@@ -90,20 +90,20 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def largest_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """The largest difference relative to the tensor's largest number.
+def largest_difference(found: dict[str, Tensor], expected: dict[str, Tensor], *, floor: float = 1e-6) -> float:
+    """The largest difference relative to the tensor's largest number, or to `floor` of the largest of all.
 
-    A tensor that is zero but for rounding (the gradient of a key's bias, say) is compared with a millionth of
-    the largest of all instead: its own digits mean nothing.
+    A gradient that is zero but for rounding (a key's bias, say) has no digits of its own to compare, hence the
+    floor. Adam turns such rounding into steps of its learning rate, so weights are compared at the model's scale.
     """
     missing = set(expected) - set(found)
     if missing:
         raise PlaitError(f"the run did not return {sorted(missing)[0]} ({len(missing)} tensors missing)")
     floats = {n: t.double() for n, t in expected.items() if t.numel() > 0}
-    floor = 1e-6 * max((float(t.abs().max()) for t in floats.values()), default=0.0)
+    least = floor * max((float(t.abs().max()) for t in floats.values()), default=0.0)
     worst = 0.0
     for name, tensor in floats.items():
-        scale = max(float(tensor.abs().max()), floor, 1e-300)
+        scale = max(float(tensor.abs().max()), least, 1e-300)
         worst = max(worst, float((found[name].double() - tensor).abs().max()) / scale)
     return worst
 

@@ -7,6 +7,7 @@ they decide every legal cut (`atoms`).
 | ------------------------------------------------ | -------------------- |
 | a node makes a tuple, `getitem` picks from it    | tuple_rule           |
 | memory overwritten that others can see           | mutation_rule        |
+| memory read by strides                           | strides_rule         |
 | buffer written in the forward                    | buffer_rule          |
 | integer or shape that depends on data            | data_dependent_rule  |
 | size not proportional to the rows                | proportional_rule    |
@@ -37,6 +38,7 @@ def bindings(graph: fx.Graph, dims: BatchDims) -> Iterator[Binding]:
     rules: tuple[Callable[[fx.Graph, BatchDims], Iterator[tuple[str, set[fx.Node]]]], ...] = (
         tuple_rule,
         mutation_rule,
+        strides_rule,
         buffer_rule,
         data_dependent_rule,
         proportional_rule,
@@ -68,6 +70,16 @@ def mutation_rule(graph: fx.Graph, _: BatchDims) -> Iterator[tuple[str, set[fx.N
                     group.add(member)
                 group |= {user for user in member.users if position[user] < position[node]}
             yield f"{node.name} overwrites memory that {target.name} shares", group
+
+
+def strides_rule(graph: fx.Graph, _: BatchDims) -> Iterator[tuple[str, set[fx.Node]]]:
+    """A tensor arrives contiguous on the far side of a cut, whatever it was: who looks at its memory stays."""
+    position = {node: index for index, node in enumerate(graph.nodes)}
+    sets = alias_sets(graph)
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.as_strided.default:
+            shared = {m for m in sets.members(node) if m.op == "call_function" and position[m] <= position[node]}
+            yield f"{node.name} depends on the strides of its input", shared
 
 
 def buffer_rule(graph: fx.Graph, _: BatchDims) -> Iterator[tuple[str, set[fx.Node]]]:

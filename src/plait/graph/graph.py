@@ -114,7 +114,7 @@ class Graph:
     def fingerprint(self) -> str:
         """Changes whenever a plan for the old graph would not fit the new one."""
         content = [
-            [(atom.name, len(atom.nodes)) for atom in self.atoms],
+            [(atom.name, atom.nodes) for atom in self.atoms],
             [(v.name, v.producer, v.consumers, v.shape, v.dtype, v.batch_dim) for v in self.values],
             [(p.name, p.shape, p.dtype, p.atoms, p.is_buffer) for p in self.parameters],
         ]

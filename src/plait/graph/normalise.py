@@ -10,7 +10,6 @@ import operator
 import sympy
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from plait.graph.aliases import alias_sets, make_functional, mutated_inputs
 from plait.graph.capture import Captured, CaptureError
@@ -172,13 +171,9 @@ def _name_random_streams(module: fx.GraphModule) -> None:
     first = next(node for node in graph.nodes if node.op == "call_function")
     with graph.inserting_before(first):
         stream = graph.create_node("get_attr", RANDOMNESS)
-    for number, node in enumerate(nodes):
-        assert isinstance(node.target, OpOverload) or callable(node.target)
-        with graph.inserting_before(node):
-            replacement = graph.call_function(seeded, (stream, number, node.target, *node.args), dict(node.kwargs))
-        replacement.meta = dict(node.meta)
-        node.replace_all_uses_with(replacement)
-        graph.erase_node(node)
+    for number, node in enumerate(nodes):  # in place, so that the node keeps its name and its description
+        node.args = (stream, number, node.target, *node.args)  # type: ignore[assignment]
+        node.target = seeded
 
 
 def _drop_dead(graph: fx.Graph) -> None:

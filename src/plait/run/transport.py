@@ -73,7 +73,7 @@ class TorchTransport:
         self._downward = dist.new_group(list(everybody), timeout=self._timeout)
         wanted = sorted({("meeting", everybody), *(g for g in groups if len(g[1]) > 1)})
         self._groups = {key: dist.new_group(list(key[1]), timeout=self._timeout) for key in wanted}
-        self._through_host = device.type == "cuda" and dist.get_backend(self._upward) != "nccl"
+        self._through_host = device.type == "cuda" and "nccl" not in dist.get_backend_config(self._upward)
 
     def send(self, tensor: Tensor, peer: int) -> Pending:
         payload = tensor.to("cpu") if self._through_host else tensor
