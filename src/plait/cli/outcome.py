@@ -51,8 +51,7 @@ def show_outcome(console: Console, prepared: Prepared, candidate: Candidate, rec
         f"{format_seconds(max(settled))}): {predicted.step_seconds / record.step_seconds - 1:+.1%}"
     )
     console.print(f"loss {record.losses[0]:.4f} → {record.losses[-1]:.4f} over {len(record.losses)} steps")
-    spans = [(stage.start, stage.end) for stage in plan.stages]
-    console.print(stage_table(prepared.model.graph, predicted, measured, spans))
+    console.print(stage_table(prepared.model.graph, predicted, measured, [stage.start for stage in plan.stages]))
     width = max(console.width - 8, 20)
     end = max(t.step_seconds for t in (predicted, measured) if t is not None)
     for timeline in (predicted, measured):
@@ -86,7 +85,7 @@ def html_report(
     facts = {
         "job": plan.model,
         "cluster": f"{plan.cluster.name}, {plan.num_ranks} of {len(plan.cluster.devices)} devices used",
-        "plan": f"{plan.layout()} replicas per stage, batch {plan.batch_size} in {plan.micro_batches} micro-batches, "
+        "plan": f"{plan.layout()} (stages x replicas), batch {plan.batch_size} in {plan.micro_batches} micro-batches, "
         f"{plan.schedule}",
         "step time": f"predicted {format_seconds(candidate.timeline.step_seconds)}, measured "
         f"{format_seconds(record.step_seconds)}",

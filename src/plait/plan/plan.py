@@ -67,8 +67,11 @@ class Plan:
         return cut(graph, [stage.start for stage in self.stages[1:]])
 
     def layout(self) -> str:
-        """`2+2` is two stages of two replicas."""
-        return "+".join(str(stage.replicas) for stage in self.stages)
+        """`2x3` is two stages of three replicas each, `3+2` stages of three and of two."""
+        replicas = [stage.replicas for stage in self.stages]
+        if len(set(replicas)) == 1:
+            return f"{len(replicas)}x{replicas[0]}"
+        return "+".join(map(str, replicas))
 
 
 def validate(plan: Plan, graph: Graph) -> None:

@@ -14,10 +14,10 @@ from plait.simulate import Timeline
 def plan_table(answer: Answer, *, most: int = 6) -> Table:
     """The best plans, one per row."""
     table = Table(title=f"Plans for {answer.best.plan.model}", title_justify="left", header_style="bold")
-    for name in ("", "stages x replicas", "micro-batches", "schedule"):
-        table.add_column(name)
-    for name in ("step", "over bound", "bubble", "exposed comm.", "peak memory"):
-        table.add_column(name, justify="right")
+    for name in ("", "stages", "micro-batches", "schedule"):
+        table.add_column(name, no_wrap=True)
+    for name in ("step", "over bound", "bubble", "comm.", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
     for number, candidate in enumerate(answer.candidates[:most]):
         plan, timeline = candidate.plan, candidate.timeline
         table.add_row(
@@ -40,23 +40,21 @@ def share(timeline: Timeline, part: str) -> str:
     return f"{total / (timeline.num_ranks * timeline.step_seconds):.0%}"
 
 
-def stage_table(
-    answer_plan_graph: Graph, predicted: Timeline, measured: Timeline | None, stages: Sequence[tuple[int, int]]
-) -> Table:
+def stage_table(graph: Graph, predicted: Timeline, measured: Timeline | None, stages: Sequence[int]) -> Table:
     """Forward and backward seconds of one micro-batch per stage: predicted next to measured."""
-    table = Table(title="Stages, per micro-batch and replica", title_justify="left", header_style="bold")
+    title = "Seconds per micro-batch on each stage, predicted | measured"
+    table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("stage")
-    table.add_column("from … to")
-    for name in ("forward predicted", "measured", "backward predicted", "measured"):
-        table.add_column(name, justify="right")
-    for index, (start, end) in enumerate(stages):
-        names = f"{answer_plan_graph.atoms[start].name} … {answer_plan_graph.atoms[end - 1].name}"
+    table.add_column("starts at", no_wrap=True)
+    for name in ("F pred.", "F meas.", "B pred.", "B meas."):
+        table.add_column(name, justify="right", no_wrap=True)
+    for index, start in enumerate(stages):
         cells = []
         for op in (Op.F, Op.B):
             for timeline in (predicted, measured):
                 seconds = mean_seconds(timeline, op, index) if timeline is not None else None
                 cells.append(format_seconds(seconds) if seconds is not None else "-")
-        table.add_row(str(index), names, *cells)
+        table.add_row(str(index), graph.atoms[start].name, *cells)
     return table
 
 
