@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from harness import arguments, finish
 from rich.console import Console
 from rich.table import Table
 
+from _harness import arguments, finish
 from plait.cli.prepare import prepare
 from plait.cluster import load_cluster
 from plait.cost import estimate_costs

@@ -4,6 +4,7 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from plait.cli import doctor, plan, profile, report, simulate, train, verify, worker
 from plait.errors import PlaitError
@@ -42,4 +43,5 @@ def main() -> None:
 
 
 def _say(message: str) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print("[bold red]error:[/]", message, markup=True, style=None)
+    # Escaped: a message may quote TOML tables, paths or lists, whose brackets are no markup.
+    Console(stderr=True, highlight=False, soft_wrap=True).print("[bold red]error:[/]", escape(message))

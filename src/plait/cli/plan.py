@@ -1,12 +1,15 @@
 """`plait plan`: ranked plans, written to a file."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
+from plait.cli.files import write_file
 from plait.cli.options import (
     BatchOption,
     ClusterOption,
@@ -49,15 +52,17 @@ def command(
         job, load_cluster(cluster), batch_size=batch, dtype=checked_dtype(dtype), seed=seed, micro_batches=micro_batches
     )
     answer = prepared.plans(fixed)
-    save_plan(answer.best.plan, out)
     if program is not None:
-        program.write_text(format_program(compile_program(answer.best.plan, prepared.model.graph)))
+        text = format_program(compile_program(answer.best.plan, prepared.model.graph))
+        write_file(program, text, flag="--program")
+    save_plan(answer.best.plan, out)
     if as_json:
         typer.echo(json.dumps(_as_data(answer, prepared)))
         return
     console = Console()
     show(console, answer, prepared)
-    console.print(f"wrote [bold]{out}[/] · run it: [bold]plait train {job} --plan {out}[/]")
+    run = escape(f"plait train {shlex.quote(job)} --plan {shlex.quote(str(out))}")
+    console.print(f"wrote [bold]{escape(str(out))}[/] · run it: [bold]{run}[/]")
 
 
 def show(console: Console, answer: Answer, prepared: Prepared) -> None:
@@ -71,7 +76,7 @@ def show(console: Console, answer: Answer, prepared: Prepared) -> None:
     )
     if answer.rejected:
         name, why = answer.rejected[0]
-        console.print(f"{len(answer.rejected)} candidates cannot run, for example {name}: {why}")
+        console.print(f"{len(answer.rejected)} candidates cannot run, for example {name}: {escape(why)}")
     console.print(gantt(best.timeline, width=max(console.width - 8, 20)), end="")
     console.print(legend())
 

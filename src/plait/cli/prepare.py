@@ -10,6 +10,7 @@ from torch import Tensor
 from plait.cluster import Cluster, load_cluster
 from plait.cost import Costs, estimate_costs
 from plait.cost.estimate import is_here
+from plait.errors import PlaitError
 from plait.graph import Model, build_graph
 from plait.jobs import Job, load_job
 from plait.plan import Plan
@@ -52,7 +53,9 @@ def prepare(
     with torch.device("cpu" if here else "meta"):
         module = job.model()
     module = module.to(getattr(torch, dtype))
-    example = next(iter(job.batches(min(rows, _EXAMPLE_ROWS), seed)))
+    example = next(iter(job.batches(min(rows, _EXAMPLE_ROWS), seed)), None)
+    if example is None:
+        raise PlaitError(f"{job_name} gave no batch: its batches() must yield at least one.")
     example = pytree.tree_map_only(
         Tensor, lambda t: t.to(getattr(torch, dtype)) if t.is_floating_point() else t, example
     )

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
+from plait.cli.files import write_file
 from plait.errors import PlaitError
 from plait.report import gantt, legend, share, timelines_svg
 from plait.simulate import Timeline
@@ -28,14 +30,17 @@ def command(
         console.print(gantt(timeline, width=max(console.width - 8, 20), until=end), end="")
     console.print(legend())
     if svg is not None:
-        svg.write_text(timelines_svg(timelines))
-        console.print(f"wrote {svg}")
+        write_file(svg, timelines_svg(timelines), flag="--svg")
+        console.print(f"wrote {escape(str(svg))}")
 
 
 def _load(run: Path) -> list[Timeline]:
     try:
         data = json.loads((run / "timelines.json").read_text())
-        return [Timeline.from_dict(entry) for entry in data]
+        timelines = [Timeline.from_dict(entry) for entry in data]
+        if not timelines:
+            raise ValueError("no timeline in it")
+        return timelines
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PlaitError(
             f"{run} holds no finished run ({error}). Give the folder that `plait train --out` wrote."

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
+from plait.cli.files import write_file
 from plait.cli.options import DtypeOption, SeedOption, checked_dtype
 from plait.cli.prepare import prepare_plan
 from plait.cluster.units import format_bytes, format_seconds
@@ -41,5 +43,5 @@ def command(
     console.print(gantt(timeline, width=max(console.width - 8, 20)), end="")
     console.print(legend())
     if trace is not None:
-        trace.write_text(json.dumps(chrome_trace([timeline])))
-        console.print(f"wrote {trace} (open it in ui.perfetto.dev)")
+        write_file(trace, json.dumps(chrome_trace([timeline])), flag="--trace")
+        console.print(f"wrote {escape(str(trace))} (open it in ui.perfetto.dev)")

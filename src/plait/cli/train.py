@@ -28,6 +28,7 @@ from plait.cli.progress import Progress
 from plait.cluster import load_cluster
 from plait.errors import PlaitError
 from plait.plan import Plan, load_plan, save_plan
+from plait.run.checkpoint import check_replaceable, checkpoint_step
 from plait.run.session import run_plan
 from plait.run.settings import Settings
 from plait.run.worker import run_worker
@@ -77,19 +78,24 @@ def command(
         _as_rank(settings, plan)
         return
     console = Console()
+    fixed = wishes(stages, replicas, micro_batches, schedule)
+    if load is not None:
+        checkpoint_step(load)
+    if save is not None:
+        check_replaceable(save)
     if plan is not None:
         prepared, chosen = _prepare_given(load_plan(plan), job, settings, batch)
     else:
         prepared = prepare(
             job, load_cluster(cluster), batch_size=batch, dtype=dtype, seed=seed, micro_batches=micro_batches
         )
-        answer = prepared.plans(wishes(stages, replicas, micro_batches, schedule))
+        answer = prepared.plans(fixed)
         show(console, answer, prepared)
         chosen = answer.best.plan
     _only_here(chosen)
+    candidate = evaluate(chosen, prepared.model.graph, prepared.costs)
     save_plan(chosen, out / "plan.json")
     settings = settings.model_copy(update={"plan": out / "plan.json", "batch_size": chosen.batch_size})
-    candidate = evaluate(chosen, prepared.model.graph, prepared.costs)
     with Progress(console, prepared.job, chosen, steps, candidate.timeline.step_seconds) as progress:
         record = run_plan(settings, chosen, out, on_step=progress.update)
     reference = compare_with_one_process(console, prepared, settings, chosen, record) if verify else []

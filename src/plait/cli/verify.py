@@ -1,6 +1,8 @@
 """`plait verify`: a plan against one device, on the same batches."""
 
+import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +13,13 @@ from rich.table import Table
 from torch import Tensor
 
 from plait.cli.options import DtypeOption, JobArgument, SeedOption, checked_dtype
+from plait.cli.outcome import largest_loss_difference
 from plait.errors import PlaitError
-from plait.graph import build_graph
+from plait.graph import Graph, build_graph
 from plait.jobs import load_job
-from plait.plan import load_plan, micro_batch_sizes
-from plait.plan.batches import example
+from plait.plan import Plan, load_plan, micro_batch_sizes, save_plan
+from plait.plan.batches import describe, example
+from plait.run.batch import arranged
 from plait.run.checkpoint import load_tensors
 from plait.run.reference import OneDevice
 from plait.run.session import run_plan
@@ -58,25 +62,37 @@ def command(
     )
     work = load_job(job)
     model = build_graph(build_model(work, settings), _example(found.batch, settings), loss=work.loss, name=work.name)
-    if model.graph.fingerprint != found.fingerprint:
-        raise PlaitError(f"the plan was made for {found.model}, not for {job}. Plan again with `plait plan {job}`.")
+    found = _in_precision(found, model.graph, settings)
     one = OneDevice(model, work.optimizer, seed=seed, clip_norm=clip, device=device_of(found))
     sizes = micro_batch_sizes(found.batch_size, found.micro_batches, found.most_replicas)
     batches = job_batches(work, settings)
-    losses = [one.step(next(batches), sizes) for _ in range(steps)]
+    losses = [one.step(arranged(next(batches), found.batch), sizes) for _ in range(steps)]
     with tempfile.TemporaryDirectory(prefix="plait-verify-") as folder:
-        results = Path(folder) / "results"
-        record = run_plan(settings.model_copy(update={"gradients": results}), found, Path(folder))
+        results, own_plan = Path(folder) / "results", Path(folder) / "plan.json"
+        save_plan(found, own_plan)
+        record = run_plan(settings.model_copy(update={"plan": own_plan, "gradients": results}), found, Path(folder))
         tensors = load_tensors(results / "model")
     state = {n: t.detach().cpu() for n, t in {**one.parameters, **one.buffers()}.items()}
     differences = {
-        "loss": max(abs(a - b) / max(abs(b), 1e-300) for a, b in zip(record.losses, losses, strict=True)),
+        "loss": largest_loss_difference(record.losses, losses),
         "gradients": largest_difference(_part(tensors, "gradient/"), {n: g.cpu() for n, g in one.gradients().items()}),
         "parameters and buffers": largest_difference(_part(tensors, "value/"), state, floor=1.0),
     }
     limit = _LIMITS[dtype]
     _show(differences, limit, dtype)
     raise typer.Exit(0 if max(differences.values()) <= limit else 1)
+
+
+def _in_precision(plan: Plan, graph: Graph, settings: Settings) -> Plan:
+    """The plan for the same model in the precision to verify in, which changes nothing but sizes in bytes."""
+    for other in _LIMITS:
+        values = tuple(replace(v, dtype=other if v.dtype == settings.dtype else v.dtype) for v in graph.values)
+        weights = tuple(replace(p, dtype=other if p.dtype == settings.dtype else p.dtype) for p in graph.parameters)
+        if replace(graph, values=values, parameters=weights).fingerprint == plan.fingerprint:
+            return replace(plan, fingerprint=graph.fingerprint, batch=describe(_example(plan.batch, settings)))
+    raise PlaitError(
+        f"the plan was made for {plan.model}, not for {settings.job}. Plan again with `plait plan {settings.job}`."
+    )
 
 
 def _example(description: object, settings: Settings) -> object:
@@ -104,7 +120,8 @@ def largest_difference(found: dict[str, Tensor], expected: dict[str, Tensor], *,
     worst = 0.0
     for name, tensor in floats.items():
         scale = max(float(tensor.abs().max()), least, 1e-300)
-        worst = max(worst, float((found[name].double() - tensor).abs().max()) / scale)
+        difference = float((found[name].double() - tensor).abs().max()) / scale
+        worst = max(worst, math.inf if math.isnan(difference) else difference)
     return worst
 
 

@@ -45,9 +45,9 @@ def stage_table(graph: Graph, predicted: Timeline, measured: Timeline | None, st
     title = "Seconds per micro-batch on each stage, predicted | measured"
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("stage")
-    table.add_column("starts at", no_wrap=True)
+    table.add_column("starts at", no_wrap=True, max_width=30)
     for name in ("F pred.", "F meas.", "B pred.", "B meas."):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True, min_width=8)
     for index, start in enumerate(stages):
         cells = []
         for op in (Op.F, Op.B):

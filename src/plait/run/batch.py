@@ -26,12 +26,10 @@ def arranged(batch: Any, description: Any, *, place: str = "the batch") -> Any:
             parts = description[kind]
             if not isinstance(batch, (tuple, list)) or len(batch) != len(parts):
                 raise BadBatch(f"{place} is {_kind(batch)}, but the plan was made with a {kind} of {len(parts)}.")
-            return wanted(
-                arranged(b, p, place=f"{place}[{i}]") for i, (b, p) in enumerate(zip(batch, parts, strict=True))
-            )
+            return wanted(arranged(batch[i], part, place=f"{place}[{i}]") for i, part in enumerate(parts))
     if "tensor" in description:
         return _checked_tensor(batch, description["tensor"], place)
-    if "constant" in description and batch != description["constant"]:
+    if "constant" in description and (isinstance(batch, Tensor) or batch != description["constant"]):
         raise BadBatch(
             f"{place} is {batch!r}, but the model was captured with {description['constant']!r}, and a capture keeps "
             "numbers as they were. Make it a tensor if it changes."
@@ -43,8 +41,8 @@ def _arranged_dict(batch: Any, parts: dict[str, Any], place: str) -> dict[Any, A
     keys = {str(key): key for key in batch} if isinstance(batch, dict) else {}
     if set(keys) != set(parts):
         raise BadBatch(
-            f"{place} is {_kind(batch)}, but the plan was made with a dictionary of {', '.join(parts)}. Give every batch "
-            "the structure of the example batch."
+            f"{place} is {_kind(batch)}, but the plan was made with a dictionary of {', '.join(parts)}. Give every "
+            "batch the structure of the example batch."
         )
     return {keys[key]: arranged(batch[keys[key]], part, place=f"{place}[{key!r}]") for key, part in parts.items()}
 
@@ -54,8 +52,8 @@ def _checked_tensor(batch: Any, shape: list[int], place: str) -> Any:
         raise BadBatch(f"{place} is {_kind(batch)}, but the plan was made with a tensor.")
     if list(batch.shape[1:]) != shape[1:] or batch.dim() != len(shape):
         raise BadBatch(
-            f"{place} has shape {tuple(batch.shape)}, but the plan was made with {tuple(shape)}; only the number of rows "
-            "may differ. Pad or crop the batch, or plan again with this shape."
+            f"{place} has shape {tuple(batch.shape)}, but the plan was made with {tuple(shape)}; only the number of "
+            "rows may differ. Pad or crop the batch, or plan again with this shape."
         )
     return batch
 

@@ -33,6 +33,7 @@ def save_checkpoint(
 ) -> None:
     """Every rank gives what it holds; equal names on several ranks are written once."""
     path = Path(path)
+    check_replaceable(path)
     partial = path.with_name(path.name + ".partial")
     if _first_rank():
         shutil.rmtree(partial, ignore_errors=True)
@@ -44,10 +45,27 @@ def save_checkpoint(
         (partial / "plait.json").write_text(
             json.dumps({"format": "plait-checkpoint", "version": VERSION, "step": step})
         )
-        if path.exists():
-            shutil.rmtree(path)
-        partial.rename(path)
+        _replace(path, partial)
     _barrier()
+
+
+def check_replaceable(path: Path) -> None:
+    """Saving replaces what is there, so that must be nothing, an empty folder or an older checkpoint."""
+    if path.is_file() or (path.is_dir() and any(path.iterdir()) and not (path / "plait.json").is_file()):
+        raise PlaitError(
+            f"{path} exists and is not a checkpoint, and saving there would replace it. Choose a folder of its own, "
+            f"for example {path / 'checkpoint' if path.is_dir() else path.with_name('checkpoint')}."
+        )
+
+
+def _replace(path: Path, new: Path) -> None:
+    """Puts `new` where `path` is; at every moment one of the two is there whole."""
+    old = path.with_name(path.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+        path.rename(old)
+    new.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def load_checkpoint(
@@ -59,7 +77,7 @@ def load_checkpoint(
 ) -> int:
     """Fills the tensors and optimiser states this rank holds; returns the step the checkpoint was taken at."""
     path = Path(path)
-    header = _header(path)
+    step = checkpoint_step(path)
     found = _read(path / "model", dict.fromkeys(tensors))
     for name, tensor in tensors.items():
         if found[name].shape != tensor.shape:
@@ -67,10 +85,16 @@ def load_checkpoint(
                 f"checkpoint {path} has {name} of shape {tuple(found[name].shape)}, the model {tuple(tensor.shape)}: "
                 "it was taken from another model."
             )
-        with torch.no_grad():
+    with torch.no_grad():
+        for name, tensor in tensors.items():
             tensor.copy_(found[name])
     _restore_optimizers(path / "optimizer", optimizers, parameters)
-    return int(header["step"])
+    return step
+
+
+def checkpoint_step(path: Path | str) -> int:
+    """The step a checkpoint was taken at; PlaitError where there is none that this Plait can read."""
+    return int(_header(Path(path))["step"])
 
 
 def load_tensors(path: Path | str) -> dict[str, Tensor]:
@@ -81,11 +105,16 @@ def load_tensors(path: Path | str) -> dict[str, Tensor]:
 def _header(path: Path) -> dict[str, Any]:
     try:
         header = json.loads((path / "plait.json").read_text())
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise PlaitError(f"{path} is not a checkpoint: {error}. Give the folder that `Trainer.save` wrote.") from error
-    if header.get("format") != "plait-checkpoint" or not 1 <= int(header.get("version", 0)) <= VERSION:
-        raise PlaitError(f"checkpoint {path} has version {header.get('version')}; this Plait reads up to {VERSION}.")
-    return dict(header)
+    if not isinstance(header, dict) or header.get("format") != "plait-checkpoint":
+        raise PlaitError(f"{path} is not a checkpoint: its plait.json is of something else.")
+    version = header.get("version")
+    if not isinstance(version, int) or not 1 <= version <= VERSION:
+        raise PlaitError(
+            f"checkpoint {path} has version {version!r}; this Plait reads versions up to {VERSION}. Update Plait."
+        )
+    return header
 
 
 def _write(folder: Path, tensors: dict[str, Tensor]) -> None:

@@ -1,6 +1,7 @@
 """One device with gradient accumulation over the same micro-batches: what every parallel run must equal."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from plait.graph import Model
 from plait.graph.cut import cut
 from plait.graph.stage import build_stage, place_stage
 from plait.run.batch import named_inputs
+from plait.run.checkpoint import load_checkpoint
 
 
 class OneDevice:
@@ -61,6 +63,15 @@ class OneDevice:
         self.optimizer.step()
         self.steps += 1
         return total
+
+    def load(self, path: Path | str) -> None:
+        """Continues from a checkpoint that any plan wrote."""
+        self.steps = load_checkpoint(
+            path,
+            tensors={**self.parameters, **self.buffers()},
+            optimizers={"all": self.optimizer},
+            parameters=self.parameters,
+        )
 
     def gradients(self) -> dict[str, Tensor]:
         return {n: p.grad.clone() for n, p in self.parameters.items() if p.grad is not None}

@@ -1,7 +1,7 @@
 """The noun `Trainer`: a model being trained under a plan, on one of its ranks."""
 
-import math
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -19,9 +19,10 @@ from plait.graph.stage import StageCode, build_stage, place_stage
 from plait.plan import Plan, validate
 from plait.plan.batches import example
 from plait.program import Program, check_program, compile_program
-from plait.run.batch import named_inputs
+from plait.run.batch import arranged, named_inputs
 from plait.run.buckets import GradientBucket
 from plait.run.checkpoint import load_checkpoint, save_checkpoint
+from plait.run.errors import BadBatch
 from plait.run.executor import Executor, StepResult
 from plait.run.stage import StageRun
 from plait.run.transport import ReplicaExchange, TorchTransport, Transport
@@ -82,6 +83,17 @@ def start_process_group(plan: Plan, timeout_seconds: float) -> torch.device:
             "Start as many as the plan uses, or plan for this cluster."
         )
     return device
+
+
+def _check_exchanges(program: Program) -> None:
+    """Replicas that exchange statistics wait for one another, so each needs rows of every micro-batch."""
+    for index, stage in enumerate(program.stages):
+        if stage.coupled and any(first == last for spans in stage.rows for first, last in spans):
+            raise BadBatch(
+                f"a batch of {program.batch_rows} rows leaves one of the {len(stage.ranks)} replicas of stage {index} "
+                "without rows of some micro-batch, but they compute a BatchNorm together. Leave short batches out "
+                "(drop_last=True), or use fewer replicas, fewer micro-batches or more even shares."
+            )
 
 
 def device_of(plan: Plan) -> torch.device:
@@ -155,20 +167,19 @@ class Trainer:
             for bucket in program.buckets
             if self.rank in bucket.ranks
         }
-        self._schedulers = [scheduler(b.optimizer) for b in self.buckets.values()] if scheduler else []
+        self._scheduler = scheduler
+        self._schedulers = self._start_schedulers()
         self.executor = Executor(transport, self.stages, self.buckets, clip_norm=clip_norm)
 
     def step(self, batch: Any) -> float:
         """One synchronous step on the whole batch, given the same on every rank; returns its mean loss."""
+        batch = arranged(batch, self.plan.batch)
         rows = batch_rows(batch)
         inputs = named_inputs(self._captured, batch, step=self.steps, seed=self.seed, device=self.device)
         self.last = self.executor.run(self.program(rows), inputs)
         for scheduler in self._schedulers:
             scheduler.step()
         self.steps += 1
-        if math.isnan(self.last.loss):
-            # Said once and here, because a rank that does not compute the loss cannot see why it diverged.
-            self.executor.position = f"after step {self.steps - 1}, whose loss is not a number"
         return self.last.loss
 
     def program(self, rows: int) -> Program:
@@ -176,6 +187,7 @@ class Trainer:
         if rows not in self._programs:
             program = compile_program(self.plan, self._graph, batch_rows=rows, clip=self._clip)
             check_program(program)
+            _check_exchanges(program)
             self._programs[rows] = program
         return self._programs[rows]
 
@@ -215,10 +227,24 @@ class Trainer:
             optimizers={name: bucket.optimizer for name, bucket in self.buckets.items()},
             parameters=self._parameters,
         )
+        self._schedulers = self._start_schedulers()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it wants an optimiser step first, and those were taken before the save
+            for scheduler in self._schedulers:
+                for _ in range(self.steps):
+                    scheduler.step()
 
     def close(self) -> None:
         if isinstance(self._transport, TorchTransport):
             self._transport.close()
+
+    def _start_schedulers(self) -> list[torch.optim.lr_scheduler.LRScheduler]:
+        """Schedulers at their first step, whatever earlier ones have made of the learning rates."""
+        if self._scheduler is None:
+            return []
+        for group in (group for bucket in self.buckets.values() for group in bucket.optimizer.param_groups):
+            group["lr"] = group.pop("initial_lr", group["lr"])
+        return [self._scheduler(bucket.optimizer) for bucket in self.buckets.values()]
 
     def _stage_code(self, model: Model, index: int) -> StageCode:
         ranks = self.plan.stage_ranks(index)

@@ -26,6 +26,7 @@ from plait.run.trainer import Trainer, parallelize
 from plait.simulate import Span
 
 TRACED_STEPS = 11
+_LAST_WORDS_LIMIT = 60.0
 
 
 def build_model(job: Job, settings: Settings) -> nn.Module:
@@ -89,6 +90,7 @@ def _control(rank: int, where: _Where, on_message: Callable[[int, Message], None
     client = ControlClient(store.get("plait/control").decode(), rank, where)
     yield client
     if server is not None:
+        server.wait_finished(_LAST_WORDS_LIMIT)  # a rank that finds the server gone takes that for the run's end
         server.close()
 
 
@@ -118,6 +120,8 @@ def _train(settings: Settings, control: ControlClient, where: _Where) -> None:
         _disturb(trainer)
     traced: deque[tuple[int, list[Span]]] = deque(maxlen=TRACED_STEPS)
     batches = job_batches(job, settings)
+    for _ in range(trainer.steps):  # a loaded checkpoint has seen these
+        next(batches, None)
     for step in range(settings.steps):
         batch = next(batches, None)
         if batch is None:
@@ -130,6 +134,8 @@ def _train(settings: Settings, control: ControlClient, where: _Where) -> None:
             control.send(
                 {"type": "step", "step": step, "loss": loss, "seconds": seconds, "norm": trainer.last.gradient_norm}
             )
+    if not traced:
+        raise PlaitError(f"{settings.job} gave no batch after the {trainer.steps} steps the run had made before.")
     _finish(settings, trainer, control, list(traced))
 
 

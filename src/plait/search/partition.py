@@ -4,10 +4,16 @@
 
 W(k, l) is the least bottleneck when the first l atoms form k stages. compute is forward plus backward of one
 micro-batch on the slowest replica of stage k; channel is what crosses the cut before l', both ways, over the
-slowest link between the two stages. O(S L^2), each row of the table at once.
+slowest link between the two stages. Many partitions are nearly as good, so a second pass of the same shape takes,
+among those within `SLACK` of the best bottleneck, the one with the fewest bytes across its cuts:
+
+    V(k, l) = min over l' < l with max( channel(l', k), compute(l', l, k) ) <= (1 + SLACK) W of V(k-1, l') + bytes(l')
+
+O(S L^2), each row of the table at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +24,7 @@ from plait.errors import PlaitError
 from plait.graph import Graph
 
 Array = NDArray[np.float64]
+SLACK = 0.03  # of the bottleneck, given away for cuts that send less
 
 
 def balanced_boundaries(
@@ -31,25 +38,38 @@ def balanced_boundaries(
             f"apart): use at most {num_atoms} stages."
         )
     crossing = crossing_bytes(graph, micro_rows)
-    best = np.full((num_stages + 1, num_atoms + 1), np.inf)
-    choice = np.zeros((num_stages + 1, num_atoms + 1), dtype=np.int64)
-    best[0, 0] = 0.0
-    for k in range(1, num_stages + 1):
-        compute = _stage_seconds(costs, cluster, devices[k - 1], num_atoms, micro_rows)
-        channel = np.zeros(num_atoms + 1)
-        if k > 1:
-            channel = 2 * crossing / _slowest_link(cluster, devices[k - 2], devices[k - 1])
-        before = np.maximum(best[k - 1], channel)
-        for end in range(k, num_atoms + 1):
-            starts = np.maximum(before[:end], compute[end] - compute[:end])
-            choice[k, end] = int(np.argmin(starts))
-            best[k, end] = starts[choice[k, end]]
+    compute = [_stage_seconds(costs, cluster, group, num_atoms, micro_rows) for group in devices]
+    channel = [np.zeros(num_atoms + 1)]
+    channel += [2 * crossing / _slowest_link(cluster, a, b) for a, b in pairwise(devices)]
+    best = np.full(num_atoms + 1, np.inf)
+    best[0] = 0.0
+    for k in range(num_stages):
+        best, _ = _extend(np.maximum(best, channel[k]), compute[k], np.maximum)
+    limit = best[num_atoms] * (1 + SLACK)
+    fewest = np.full(num_atoms + 1, np.inf)
+    fewest[0] = 0.0
+    choices = []
+    for k in range(num_stages):
+        before = np.where(channel[k] <= limit, fewest + (crossing if k else 0.0), np.inf)
+        fewest, choice = _extend(before, compute[k], lambda cost, load: np.where(load <= limit, cost, np.inf))
+        choices.append(choice)
     boundaries: list[int] = []
     end = num_atoms
-    for k in range(num_stages, 1, -1):
-        end = int(choice[k, end])
+    for choice in reversed(choices[1:]):
+        end = int(choice[end])
         boundaries.append(end)
     return boundaries[::-1]
+
+
+def _extend(before: Array, compute: Array, combine: Callable[[Array, Array], Array]) -> tuple[Array, NDArray[np.int64]]:
+    """One more stage: for every end, the best start and what it costs."""
+    size = len(before)
+    best, choice = np.full(size, np.inf), np.zeros(size, dtype=np.int64)
+    for end in range(1, size):
+        costs = combine(before[:end], compute[end] - compute[:end])
+        choice[end] = int(np.argmin(costs))
+        best[end] = costs[choice[end]]
+    return best, choice
 
 
 def crossing_bytes(graph: Graph, rows: int) -> Array:
