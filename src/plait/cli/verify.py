@@ -1,5 +1,6 @@
 """`plait verify`: a plan against one device, on the same batches."""
 
+import itertools
 import math
 import tempfile
 from dataclasses import replace
@@ -66,7 +67,7 @@ def command(
     one = OneDevice(model, work.optimizer, seed=seed, clip_norm=clip, device=device_of(found))
     sizes = micro_batch_sizes(found.batch_size, found.micro_batches, found.most_replicas)
     batches = job_batches(work, settings)
-    losses = [one.step(arranged(next(batches), found.batch), sizes) for _ in range(steps)]
+    losses = [one.step(arranged(batch, found.batch), sizes) for batch in itertools.islice(batches, steps)]
     with tempfile.TemporaryDirectory(prefix="plait-verify-") as folder:
         results, own_plan = Path(folder) / "results", Path(folder) / "plan.json"
         save_plan(found, own_plan)

@@ -5,8 +5,10 @@
 2. `_messages`: every RECV has its SEND, with the same rows, in the same order; every value a forward
    needs, and every gradient a backward needs, arrives in full.
 3. `_order`: on each rank, nothing is used before it is made or posted.
-4. `_synchronisation`: every parameter's bucket is summed by all its ranks and stepped once, in that order.
-5. `_no_deadlock`: run with all waits and no times, every rank reaches its end.
+4. `_frees`: everything sent is waited for and forgotten, once.
+5. `_synchronisation`: every parameter's bucket is summed by all its ranks and stepped once, in that order.
+6. `_same_collectives`: ranks that sum together start their sums in the same order.
+7. `_no_deadlock`: run with all waits and no times, every rank reaches its end.
 
 Memory is checked by `memory.check_memory`, which needs costs. A violation names rank and instruction and
 prints the surrounding grid of ranks with the offending cell marked.
@@ -49,7 +51,15 @@ def grid(program: Program, rank: int, index: int, *, around: int = 3, width: int
 
 def check_program(program: Program) -> None:
     """Raises ProgramError at the first violation; returns if the program is proved right."""
-    for rule in (_computations, _messages, _order, _synchronisation, _no_deadlock):
+    for rule in (
+        _computations,
+        _messages,
+        _order,
+        _frees,
+        _synchronisation,
+        _same_collectives,
+        _no_deadlock,
+    ):
         for rank, index, why in rule(program):
             raise ProgramError(program, rank, index, why)
 
@@ -162,12 +172,16 @@ def _order(program: Program) -> Iterator[Violation]:
     """On one rank: F before its sends and its B, B before its gradients' sends, receives before their use."""
     for rank, instructions in enumerate(program.ranks):
         done: set[tuple[str, int, int]] = set()
+        latest_forward: dict[int, int] = {}
         last_compute: dict[int | None, int] = {}  # by stage, and None: of all
         for index, ins in enumerate(instructions):
             if ins.op in (Op.F, Op.B, Op.I, Op.W):
                 last_compute[ins.stage] = last_compute[None] = index
         for index, ins in enumerate(instructions):
             key = (ins.stage, ins.micro_batch)
+            if ins.op is Op.F and latest_forward.get(ins.stage, -1) > ins.micro_batch:
+                # One device updates its buffers (BatchNorm statistics) in the order of the micro-batches.
+                yield rank, index, f"{ins} comes after a later micro-batch's forward"
             if ins.op in (Op.B, Op.I) and ("F", *key) not in done:
                 yield rank, index, f"{ins} comes before its forward"
             if ins.op is Op.W and ("I", *key) not in done:
@@ -188,6 +202,47 @@ def _order(program: Program) -> Iterator[Violation]:
                     yield rank, index, f"{ins} comes before {instructions[late]}, which still adds to it"
             if ins.op in (Op.F, Op.B, Op.I, Op.W):
                 done.add((str(ins.op), *key))
+                if ins.op is Op.F:
+                    latest_forward[ins.stage] = ins.micro_batch
+
+
+def _frees(program: Program) -> Iterator[Violation]:
+    """A send that is never waited for may never leave, and its memory is never given back."""
+    for rank, instructions in enumerate(program.ranks):
+        unfreed: dict[tuple[int, int, bool], int] = {}
+        for index, ins in enumerate(instructions):
+            key = (ins.stage, ins.micro_batch, ins.gradient)
+            if ins.op is Op.SEND:
+                unfreed[key] = index
+            elif ins.op is Op.FREE and unfreed.pop(key, None) is None:
+                yield rank, index, f"{ins} frees nothing that was sent"
+        for index in unfreed.values():
+            yield rank, index, f"{instructions[index]} is never freed"
+
+
+def _same_collectives(program: Program) -> Iterator[Violation]:
+    """Sums within one group match by order alone, so all its members must start them in one order."""
+    orders: dict[tuple[int, ...], tuple[int, list[str]]] = {}
+    everybody = tuple(range(len(program.ranks)))
+    for rank, instructions in enumerate(program.ranks):
+        own: defaultdict[tuple[int, ...], list[tuple[int, str]]] = defaultdict(list)
+        for index, ins in enumerate(instructions):
+            if ins.op in _REDUCES:
+                own[program.bucket_by_name[ins.name].ranks].append((index, ins.name))
+            elif ins.op in (Op.LOSS, Op.CLIP):
+                own[everybody].append((index, str(ins.op)))
+        for group, started in own.items():
+            names = [name for _, name in started]
+            other, expected = orders.setdefault(group, (rank, names))
+            for (index, name), wanted in zip(started, expected, strict=False):
+                if name != wanted:
+                    yield rank, index, f"starts {name} where rank {other} of the same group starts {wanted}"
+            if len(names) != len(expected):
+                yield (
+                    rank,
+                    started[-1][0],
+                    f"joins {len(names)} sums of a group in which rank {other} joins {len(expected)}",
+                )
 
 
 def _stage_of(program: Program, ins: Instruction) -> int | None:
@@ -210,10 +265,10 @@ def _synchronisation(program: Program) -> Iterator[Violation]:
                 if (kind, ins.name) in places:
                     yield rank, index, f"{ins} happens twice"
                 places[kind, ins.name] = index
-            elif ins.op is Op.CLIP:
-                places["CLIP", ""] = index
-            elif ins.op is Op.LOSS:
-                places["LOSS", ""] = index
+            elif ins.op in (Op.CLIP, Op.LOSS):
+                if (str(ins.op), "") in places:
+                    yield rank, index, f"{ins} happens twice"
+                places[str(ins.op), ""] = index
         if ("LOSS", "") not in places:
             yield rank, len(instructions) - 1, "LOSS is missing: this rank would not know the loss"
         for bucket in program.buckets:
