@@ -1,8 +1,12 @@
 """Models that exercise every rule of cutting, one each. All in float64, on batches of a few rows."""
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from plait.graph import Model, build_graph
 
 WIDTH = 8
 ROWS = 6
@@ -391,6 +395,8 @@ class Convolutions(nn.Module):
 
 
 class Recurrent(nn.Module):
+    """Layers that write attributes of their own while captured, about which PyTorch warns."""
+
     def __init__(self) -> None:
         super().__init__()
         self.long = nn.LSTM(WIDTH, WIDTH, num_layers=2, batch_first=True)
@@ -460,6 +466,14 @@ class DropoutOnPlainTensor(Example):
         view = hidden.view(-1)
         F.dropout(hidden, 0.5, inplace=True)
         return F.mse_loss(self.second(view.view(-1, WIDTH)), t)
+
+
+@functools.cache
+def captured(example: type[nn.Module]) -> tuple[nn.Module, dict[str, Tensor], Model]:
+    """An example with its batch and its graph, made once: nothing in these tests changes them."""
+    module = example().double()
+    batch = module.batch()
+    return module, batch, build_graph(module, batch)
 
 
 EXAMPLES: list[type[nn.Module]] = [

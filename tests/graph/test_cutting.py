@@ -4,12 +4,12 @@ import random
 
 import pytest
 import torch
-from graph_models import EXAMPLES, RANDOM_EXAMPLES
+from graph_models import EXAMPLES, RANDOM_EXAMPLES, AutocastRegion, captured
 from stage_runner import assert_same, run_eagerly, run_staged
 
 from plait.graph import Model, build_graph
 
-NUM_RANDOM_CUTS = 6
+NUM_RANDOM_CUTS = 4
 
 
 def cuts_of(model: Model) -> list[list[int]]:
@@ -26,10 +26,8 @@ def cuts_of(model: Model) -> list[list[int]]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.__name__)
 def test_every_cut_gives_the_loss_gradients_and_buffers_of_the_uncut_model(example):
-    module = example().double()
-    batch = module.batch()
+    module, batch, model = captured(example)
     expected = run_eagerly(module, batch)
-    model = build_graph(module, batch)
     for boundaries in cuts_of(model):
         found = run_staged(model, batch, boundaries)
         assert_same(found, expected)
@@ -40,16 +38,14 @@ def test_every_cut_gives_the_loss_gradients_and_buffers_of_the_uncut_model(examp
 
 @pytest.mark.parametrize("example", RANDOM_EXAMPLES, ids=lambda example: example.__name__)
 def test_every_cut_draws_the_random_numbers_of_the_uncut_capture(example):
-    module = example().double()
-    batch = module.batch()
-    model = build_graph(module, batch)
+    _, batch, model = captured(example)
     expected = run_staged(model, batch)
     for boundaries in cuts_of(model):
         assert_same(run_staged(model, batch, boundaries), expected)
 
 
 def test_autocast_computes_in_the_precision_its_region_asks_for():
-    module = EXAMPLES[[e.__name__ for e in EXAMPLES].index("AutocastRegion")]()
+    module = AutocastRegion()
     batch = {name: tensor.float() for name, tensor in module.batch().items()}
     expected = run_eagerly(module, batch)
     model = build_graph(module, batch)

@@ -19,7 +19,7 @@ def eager_if_legal(module: RandomModel) -> Outcome:
 
 
 @given(steps(), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_random_model_cut_anywhere_equals_the_eager_one(program, data):
     torch.manual_seed(0)
     module = RandomModel(program).double()
@@ -34,7 +34,7 @@ def test_a_random_model_cut_anywhere_equals_the_eager_one(program, data):
 
 
 @given(steps())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @example([Step("mean_rows", 0, 0, 0), Step("linear", 1, 0, 0)])
 def test_a_random_model_with_every_atom_a_stage_equals_the_eager_one(program):
     torch.manual_seed(0)
@@ -48,7 +48,7 @@ def test_a_random_model_with_every_atom_a_stage_equals_the_eager_one(program):
 
 
 @given(steps(), st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_random_model_without_unsolved_row_mixers_splits_by_rows(program, data):
     torch.manual_seed(0)
     module = RandomModel(program).double()

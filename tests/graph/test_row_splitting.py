@@ -5,11 +5,10 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from graph_models import EXAMPLES, ROW_MIXING_EXAMPLES, ROWS, BatchNormed, TiedEmbedding
+from graph_models import EXAMPLES, ROW_MIXING_EXAMPLES, ROWS, BatchNormed, TiedEmbedding, captured
 from stage_runner import FakeReplicas, Meeting, assert_close, assert_same, on_threads, run_eagerly, run_staged
 from torch import Tensor, nn
 
-from plait.graph import build_graph
 from plait.graph.synced import batch_norm_over_replicas, count_targets, cross_entropy_over_replicas
 
 SPLITS = [(8,), (4, 4), (5, 3), (1, 6, 1), (2, 2, 2, 2)]
@@ -22,9 +21,7 @@ def random_spans(chosen: random.Random, rows: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("example", [e for e in EXAMPLES if e not in ROW_MIXING_EXAMPLES], ids=lambda e: e.__name__)
 def test_a_model_whose_rows_are_their_own_can_be_split_by_rows_anywhere(example):
-    module = example().double()
-    batch = module.batch()
-    model = build_graph(module, batch)
+    module, batch, model = captured(example)
     assert all(mixer.remedy for mixer in model.graph.row_mixers)
     expected = run_eagerly(module, batch)
     chosen = random.Random(1)
@@ -233,10 +230,8 @@ class SeveralLosses(nn.Module):
 
 @pytest.mark.parametrize("example", [TargetsOverwritten, SeveralLosses, BatchNormed], ids=lambda e: e.__name__)
 def test_every_way_to_divide_the_rows_gives_the_same_numbers(example):
-    module = example().double()
-    batch = module.batch()
+    module, batch, model = captured(example)
     expected = run_eagerly(module, batch)
-    model = build_graph(module, batch)
     for edges in ([3], [1], [5], [1, 2], [2, 5]):
         spans = list(zip([0, *edges], [*edges, ROWS], strict=True))
         assert_same(run_staged(model, batch, spans=[spans]), expected)

@@ -53,8 +53,13 @@ def in_float64(batch: Any) -> Any:
 def job_case(job_name: str, rows: int = 12) -> Case:
     job = load_job(job_name)
     torch.manual_seed(0)
-    batches = job.batches(rows, 0)
-    return make_case(job.model(), [next(batches), next(batches)], job.loss)
+    module, batches = job.model(), job.batches(rows, 0)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            # Dividing by the deviation of a few pixels magnifies rounding a thousand times per ten layers. What is
+            # compared is two ways to compute the same; a larger epsilon keeps that comparison sharp.
+            part.eps = 0.1
+    return make_case(module, [next(batches), next(batches)], job.loss)
 
 
 def make_case(
@@ -132,7 +137,7 @@ def make_plan(
 
 
 def sgd(params: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(params, lr=0.1)
+    return torch.optim.SGD(params, lr=0.01)
 
 
 def adamw(params: Any) -> torch.optim.Optimizer:
@@ -205,5 +210,6 @@ def assert_trains_like_one_device(
 ) -> list[Trainer]:
     found, trainers = train_on_threads(case, plan, optimizer=optimizer, clip_norm=clip_norm, batches=batches)
     expected = train_alone(case, plan, optimizer=optimizer, clip_norm=clip_norm, batches=batches)
-    assert difference(found, expected) <= LIMIT
+    worst = difference(found, expected)
+    assert worst <= LIMIT, f"{worst:.1e}"
     return trainers

@@ -118,7 +118,7 @@ def capture(model: nn.Module, batch: Any, *, loss: Loss | None = None) -> Captur
             continue
         names.append(node.name)
         batched.append(_is_batched(leaf, rows))
-        if batched[-1] and not isinstance(node.meta["val"].shape[0], torch.SymInt):
+        if batched[-1] and not _is_open(node.meta["val"].shape[0]):
             raise CaptureError(
                 f"input {node.name!r} works only with exactly {leaf.shape[0]} rows: the model (or its loss) "
                 "uses the batch size as a fixed number. Take it from the input's shape instead "
@@ -138,6 +138,11 @@ def batch_rows(batch: Any) -> int:
         if isinstance(leaf, Tensor) and leaf.dim() > 0:
             return int(leaf.shape[0])
     raise CaptureError("the batch holds no tensor with a row per sample; give at least one.")
+
+
+def _is_open(size: int | torch.SymInt) -> bool:
+    """Is a size still any number? The capture writes one that it had to fix as a symbolic constant."""
+    return isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None
 
 
 def _is_batched(leaf: Tensor, rows: int) -> bool:

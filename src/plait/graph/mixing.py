@@ -98,7 +98,6 @@ _ALONG_A_DIMENSION = {
 _RESHAPES = {"_unsafe_view", "flatten", "reshape", "reshape_as", "unflatten", "view", "view_as"}
 _VIEWS = _RESHAPES | {"_to_copy", "alias", "clone", "contiguous", "expand", "expand_as", "squeeze", "to", "unsqueeze"}
 _ON_LAST_TWO_DIMENSIONS = {"scaled_dot_product_attention", "tril", "triu"}
-_RECURRENT = {"gru", "lstm", "rnn_relu", "rnn_tanh"}
 _SPATIAL = ("avg_pool", "conv", "max_pool", "adaptive_", "grid_sampler", "group_norm", "im2col", "upsample_")
 
 Mixing = tuple[fx.Node, str, str]
@@ -322,8 +321,6 @@ def _works_along(node: fx.Node, name: str, dim: int, num_dims: int) -> bool:
         return dim in (_chosen(node, num_dims) or range(num_dims))
     if name in _ON_LAST_TWO_DIMENSIONS:
         return dim >= num_dims - 2
-    if name in _RECURRENT:
-        return dim != (0 if argument(node, "batch_first") else 1)
     return name.startswith(_SPATIAL) and dim != 0
 
 

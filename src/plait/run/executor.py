@@ -64,7 +64,17 @@ class Executor:
         self.stages = stages
         self.buckets = buckets
         self.clip_norm = clip_norm
-        self.position = "before the first step"  # read by the control thread
+        self.at: tuple[int, Instruction | None] = (0, None)  # step and instruction, written for the control thread
+
+    @property
+    def position(self) -> str:
+        """Where this rank is, in words."""
+        step, ins = self.at
+        if ins is None:
+            return f"before step {step}"
+        if ins.stage < 0:
+            return f"in step {step} at {ins}"
+        return f"in step {step}, stage {ins.stage}, micro-batch {ins.micro_batch} ({ins})"
 
     def run(self, program: Program, inputs: StepInputs) -> StepResult:
         """One step."""
@@ -105,7 +115,7 @@ class _Step:
         for bucket in self.executor.buckets.values():
             bucket.clear()
         for instruction in self.program.ranks[self.rank]:
-            self.executor.position = f"in step {self.inputs.step} at {instruction}"
+            self.executor.at = (self.inputs.step, instruction)
             try:
                 actions[instruction.op](instruction)
             except RankFailure:
@@ -114,7 +124,7 @@ class _Step:
                 raise RankFailure(
                     self.rank, self.executor.position, f"{type(error).__name__}: {error}", lost_peer=is_lost_peer(error)
                 ) from error
-        self.executor.position = f"after step {self.inputs.step}"
+        self.executor.at = (self.inputs.step + 1, None)
         return self.result
 
     # Computation
