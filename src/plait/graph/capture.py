@@ -50,7 +50,7 @@ class LossOf(nn.Module):
         if not isinstance(result, Tensor) or result.dim() != 0:
             raise CaptureError(
                 f"the loss is {_describe(result)}, but training needs one number. "
-                "Return a scalar (for example the mean over the batch)."
+                "Return the mean over the batch, or give `loss(outputs, batch)` (in a job file: a function `loss`)."
             )
         return result
 
@@ -90,7 +90,8 @@ def loss_in(outputs: Any) -> Any:
 
 def _describe(result: Any) -> str:
     if isinstance(result, Tensor):
-        return f"a tensor of shape {tuple(result.shape)}"
+        sizes = ", ".join("rows" if isinstance(size, torch.SymInt) else str(size) for size in result.shape)
+        return f"a tensor of shape ({sizes})"
     return f"of type {type(result).__name__}"
 
 

@@ -1,0 +1,154 @@
+"""Bad input: one paragraph with the value, the rule and the fix, exit code 2, no traceback, nothing half-written."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import JOB, CommandLine, Outcome
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(plait: CommandLine, tmp_path: Path) -> Refused:
+    """Runs a command that must be refused and returns what it said."""
+
+    def run(*words: object) -> str:
+        before = {path for path in tmp_path.rglob("*") if path.is_file()}
+        outcome: Outcome = plait(*words)
+        assert outcome.code == 2, outcome.out + outcome.error
+        assert "Traceback" not in outcome.error + outcome.out
+        assert {path for path in tmp_path.rglob("*") if path.is_file()} == before, "something was left behind"
+        return " ".join(outcome.error.split())
+
+    return run
+
+
+def test_unknown_job_suggests_one(refused: Refused) -> None:
+    assert "gpt2-tiny" in refused("plan", "gpt2-tny")
+
+
+def test_unknown_cluster_file(refused: Refused) -> None:
+    assert "nowhere.toml" in refused("plan", JOB, "--cluster", "nowhere.toml")
+
+
+def test_cluster_file_that_is_not_toml(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("hosts = [")
+    assert "not valid TOML" in refused("plan", JOB, "--cluster", "bad.toml")
+
+
+def test_unknown_flag(refused: Refused) -> None:
+    assert "--stage-count" in refused("plan", JOB, "--stage-count", 3)
+
+
+def test_unknown_schedule(refused: Refused) -> None:
+    assert "gpipe" in refused("plan", JOB, "--schedule", "2f2b", "--batch", 8)
+
+
+@pytest.mark.parametrize("replicas", ["x", "2,0", ""])
+def test_replicas_that_are_no_counts(refused: Refused, replicas: str) -> None:
+    assert "--replicas" in refused("plan", JOB, "--replicas", replicas)
+
+
+def test_unknown_dtype(refused: Refused) -> None:
+    assert "float64" in refused("plan", JOB, "--dtype", "float7")
+
+
+def test_more_stages_than_atoms(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "tiny.py").write_text(
+        "import torch\nfrom torch import nn\ndef model():\n    return nn.Linear(2, 1)\n"
+        "def batches(n):\n    while True:\n        yield torch.randn(n, 2), torch.randn(n, 1)\n"
+        "def loss(outputs, batch):\n    return (outputs - batch[1]).square().mean()\n"
+    )
+    said = refused("plan", "tiny.py", "--cluster", "local:9", "--stages", 9, "--batch", 36)
+    assert "9 stages" in said and "atoms" in said
+
+
+def test_more_stages_than_devices(refused: Refused) -> None:
+    assert "2 devices" in refused("plan", JOB, "--cluster", "local:2", "--stages", 3, "--batch", 8)
+
+
+def test_batch_smaller_than_micro_batches_times_replicas(refused: Refused) -> None:
+    said = refused("plan", JOB, "--cluster", "local:2", "--replicas", "2", "--micro-batches", 4, "--batch", 7)
+    assert "batch size 7" in said and "4 micro-batches x 2 replicas" in said
+
+
+def test_plan_for_another_model(refused: Refused, plan: Path) -> None:
+    assert "was made for" in refused("verify", JOB.replace("width=32", "width=64"), "--plan", plan)
+
+
+def test_corrupt_plan(refused: Refused, plan: Path) -> None:
+    plan.write_text(plan.read_text()[:100])
+    assert "damaged" in refused("simulate", plan)
+
+
+def test_newer_plan(refused: Refused, plan: Path) -> None:
+    plan.write_text(json.dumps(json.loads(plan.read_text()) | {"version": 99}))
+    assert "version 99" in refused("simulate", plan)
+
+
+def test_missing_plan(refused: Refused) -> None:
+    assert "cannot read plan" in refused("verify", JOB, "--plan", "nowhere.json")
+
+
+def test_batch_that_differs_from_the_plan(refused: Refused, plan: Path) -> None:
+    assert "plan's batch size 8" in refused("train", JOB, "--plan", plan, "--batch", 16)
+
+
+def test_plan_for_machines_elsewhere_cannot_be_started_here(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "far.toml").write_text(
+        '[[hosts]]\nname = "node"\ncount = 2\ndevices = [{ kind = "v100", count = 1 }]\n'
+        'in_host = { bandwidth = "12 GB/s", latency = "5 us" }\n'
+        'uplink = { bandwidth = "25 Gbit/s", latency = "20 us" }\n'
+    )
+    assert "torchrun" in refused("train", JOB, "--cluster", "far.toml", "--batch", 8, "--steps", 1)
+
+
+def test_disturbing_a_rank_that_does_not_exist(refused: Refused, plan: Path) -> None:
+    assert "ranks 0 to 1" in refused("verify", JOB, "--plan", plan, "--disturb-rank", 7)
+
+
+def test_report_of_no_run(refused: Refused) -> None:
+    assert "holds no finished run" in refused("report", "nowhere")
+
+
+MODEL = """
+import torch
+from torch import nn
+class Chooser(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 1)
+    def forward(self, x):
+        {body}
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.chooser = Chooser()
+    def forward(self, points):
+        return self.chooser(points)
+def model():
+    return Outer()
+def batches(n):
+    while True:
+        yield dict(points=torch.randn(n, 2))
+"""
+
+
+def test_branch_on_a_value_names_module_and_line(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "branch.py").write_text(MODEL.format(body="return self.inner(x).mean() if x.sum() > 0 else x.mean()"))
+    said = refused("plan", "branch.py", "--batch", 8)
+    assert "chooser (Chooser)" in said and "branch.py" in said and "line 9" in said
+
+
+def test_model_without_a_loss(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "logits.py").write_text(MODEL.format(body="return self.inner(x)"))
+    said = refused("plan", "logits.py", "--batch", 8)
+    assert "training needs one number" in said and "(rows, 1)" in said and "loss(outputs, batch)" in said
+
+
+def test_syntax_error_names_the_line(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def model(:\n")
+    said = refused("plan", "broken.py")
+    assert "broken.py" in said and "line 1" in said
