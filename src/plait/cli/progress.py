@@ -1,6 +1,5 @@
 """The live line of a run: loss, step time, throughput, next to what was predicted."""
 
-import resource
 from types import TracebackType
 
 from rich.console import Console
@@ -55,8 +54,6 @@ class Progress:
         rows = self._plan.batch_size / seconds
         tokens = self._job.tokens_per_sample
         speed = f"{rows * tokens:,.0f} tokens/s" if tokens else f"{rows:,.1f} samples/s"
-        # The largest of the ranks so far, as the operating system counts its children.
-        memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-        held = f"  {format_bytes(memory)}" if memory else ""
+        held = f"  {format_bytes(record.memory_bytes[0])} on rank 0"
         step = f"step {format_seconds(seconds)} (predicted {format_seconds(self._predicted)})"
         return f"loss {record.losses[-1]:.4f}  {step}  {speed}{held}"

@@ -31,6 +31,7 @@ class RunRecord:
         if message["type"] == "step":
             self.losses.append(message["loss"])
             self.seconds.append(message["seconds"])
+            self.memory_bytes[rank] = message["memory_bytes"]
         elif message["type"] == "rank":
             self.memory_bytes[rank] = message["memory_bytes"]
             self.hosts[rank] = message["host"]

@@ -124,6 +124,8 @@ def _train(settings: Settings, control: ControlClient, where: _Where) -> None:
         next(batches, None)
     for step in range(settings.steps):
         batch = next(batches, None)
+        if batch is None and step == 0:
+            raise PlaitError(f"{settings.job} yields no batch at all; `batches` must yield at least one.")
         if batch is None:
             break
         start = time.perf_counter()
@@ -131,11 +133,8 @@ def _train(settings: Settings, control: ControlClient, where: _Where) -> None:
         seconds = time.perf_counter() - start
         traced.append((step, trainer.last.spans))
         if trainer.rank == 0:
-            control.send(
-                {"type": "step", "step": step, "loss": loss, "seconds": seconds, "norm": trainer.last.gradient_norm}
-            )
-    if not traced:
-        raise PlaitError(f"{settings.job} gave no batch after the {trainer.steps} steps the run had made before.")
+            progress = {"step": step, "loss": loss, "seconds": seconds, "memory_bytes": peak_memory(trainer.device)}
+            control.send({"type": "step", **progress})
     _finish(settings, trainer, control, list(traced))
 
 
