@@ -152,3 +152,39 @@ def test_syntax_error_names_the_line(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def model(:\n")
     said = refused("plan", "broken.py")
     assert "broken.py" in said and "line 1" in said
+
+
+def test_brackets_in_a_message_are_shown(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("[[hosts")
+    assert "tables look like [[hosts]]" in refused("plan", JOB, "--cluster", "bad.toml")
+    assert "[/missing]" in refused("plan", "[/missing].py")
+
+
+def test_files_that_cannot_be_written(refused: Refused, plan: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "--trace" in refused("simulate", plan, "--trace", "file/trace.json")
+    assert "--program" in refused("plan", JOB, "--batch", 8, "--program", "file/program.txt")
+    assert "--out" in refused("plan", JOB, "--batch", 8, "--out", "file/plan.json")
+
+
+def test_plan_for_another_model_is_not_trained(refused: Refused, plan: Path) -> None:
+    assert "was made for" in refused("train", JOB.replace("width=32", "width=64"), "--plan", plan, "--out", "run")
+
+
+def test_a_folder_that_is_no_checkpoint(refused: Refused, plan: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter-1.tex").write_text("years of work")
+    assert "is not a checkpoint" in refused("train", JOB, "--plan", plan, "--load", "thesis")
+    assert "saving there would replace it" in refused("train", JOB, "--plan", plan, "--save", "thesis")
+
+
+def test_job_without_batches(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text(
+        "from torch import nn\ndef model():\n    return nn.Linear(2, 1)\ndef batches(n):\n    return []\n"
+    )
+    assert "gave no batch" in refused("plan", "empty.py")
+
+
+def test_report_of_nothing(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "timelines.json").write_text("[]")
+    assert "holds no finished run" in refused("report", tmp_path)

@@ -55,13 +55,13 @@ def test_simulate_shows_memory_and_writes_a_trace(plait: CommandLine, plan: Path
     assert {event["ph"] for event in events} == {"M", "X"}
 
 
-def test_verify_agrees_with_one_device(plait: CommandLine, plan: Path) -> None:
+def test_verify_agrees_with_one_device(plait: CommandLine, plan: Path, warm_ranks: object) -> None:
     outcome = plait("verify", JOB, "--plan", plan)
     assert outcome.code == 0, outcome.out + outcome.error
     assert "gradients" in outcome.out and "equal" in outcome.out and "different" not in outcome.out
 
 
-def test_verify_fails_when_one_weight_of_one_rank_is_wrong(plait: CommandLine, plan: Path) -> None:
+def test_verify_fails_when_one_weight_of_one_rank_is_wrong(plait: CommandLine, plan: Path, warm_ranks: object) -> None:
     outcome = plait("verify", JOB, "--plan", plan, "--disturb-rank", 1)
     assert outcome.code == 1
     assert "different" in outcome.out

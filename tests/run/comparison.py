@@ -62,9 +62,7 @@ def job_case(job_name: str, rows: int = 12) -> Case:
     return make_case(module, [next(batches), next(batches)], job.loss)
 
 
-def make_case(
-    module: nn.Module, batches: Sequence[Any], loss: Callable[[Any, Any], Tensor] | None = None
-) -> Case:
+def make_case(module: nn.Module, batches: Sequence[Any], loss: Callable[[Any, Any], Tensor] | None = None) -> Case:
     module = module.double()
     given = tuple(in_float64(batch) for batch in batches)
     return Case(module, build_graph(copy.deepcopy(module), given[0], loss=loss, name="case"), given, loss)
@@ -117,7 +115,9 @@ def make_plan(
     **options: Any,
 ) -> Plan:
     graph, stages = case.model.graph, []
-    inner = boundaries if boundaries is not None else [len(graph.atoms) * i // len(layout) for i in range(1, len(layout))]
+    inner = (
+        boundaries if boundaries is not None else [len(graph.atoms) * i // len(layout) for i in range(1, len(layout))]
+    )
     edges, device = [0, *inner, len(graph.atoms)], 0
     for index, replicas in enumerate(layout):
         weights = tuple(shares[index]) if shares else (1.0,) * replicas
@@ -190,13 +190,13 @@ def train_alone(
     return Outcome(losses, one.gradients(), {**{n: p.detach() for n, p in one.parameters.items()}, **one.buffers()})
 
 
-def difference(found: Outcome, expected: Outcome) -> float:
-    """The largest relative difference of losses, gradients, parameters and buffers."""
+def difference(found: Outcome, expected: Outcome, *, floor: float = 1e-6) -> float:
+    """The largest relative difference of losses, gradients, parameters and buffers; see `largest_difference`."""
     losses = [abs(a - b) / abs(b) for a, b in zip(found.losses, expected.losses, strict=True)]
     return max(
         *losses,
-        largest_difference(found.gradients, expected.gradients),
-        largest_difference(found.state, expected.state),
+        largest_difference(found.gradients, expected.gradients, floor=floor),
+        largest_difference(found.state, expected.state, floor=floor),
     )
 
 
@@ -207,9 +207,10 @@ def assert_trains_like_one_device(
     optimizer: Any = sgd,
     clip_norm: float | None = None,
     batches: Sequence[Any] | None = None,
+    floor: float = 1e-6,
 ) -> list[Trainer]:
     found, trainers = train_on_threads(case, plan, optimizer=optimizer, clip_norm=clip_norm, batches=batches)
     expected = train_alone(case, plan, optimizer=optimizer, clip_norm=clip_norm, batches=batches)
-    worst = difference(found, expected)
+    worst = difference(found, expected, floor=floor)
     assert worst <= LIMIT, f"{worst:.1e}"
     return trainers

@@ -101,7 +101,7 @@ def on_threads(num_ranks: int, work: Callable[[ThreadTransport], Any]) -> list[A
     def run(rank: int) -> None:
         try:
             results[rank] = work(ThreadTransport(world, rank))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again below, in the thread that asked
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(num_ranks)]

@@ -103,14 +103,15 @@ class PlanShape:
 def plan_shapes(draw: Any, *, most_stages: int = 3) -> PlanShape:
     layout = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=most_stages).filter(lambda x: sum(x) <= 5)))
     micro_batches = draw(st.integers(1, 3))
-    least = max(2, *layout)  # BatchNorm needs two rows
+    least = max(2, *layout)  # BatchNorm needs two rows in every micro-batch
+    shortest = least if max(layout) > 1 else 2 * micro_batches
     return PlanShape(
         layout=layout,
         cuts=tuple(draw(st.floats(0, 0.99)) for _ in layout[1:]),
         shares=tuple(tuple(draw(st.sampled_from([1.0, 1.0, 1.2])) for _ in range(n)) for n in layout),
         micro_batches=micro_batches,
         rows=micro_batches * least + draw(st.integers(0, 3)),
-        short_rows=draw(st.integers(least, micro_batches * least)),
+        short_rows=draw(st.integers(shortest, micro_batches * least)),
         schedule=draw(st.sampled_from(["1f1b", "gpipe"])),
         bucket_bytes=draw(st.sampled_from([64, 2**20])),
         clip_norm=draw(st.sampled_from([None, 0.01])),

@@ -275,7 +275,7 @@ def test_the_order_of_a_batchs_keys_does_not_matter() -> None:
 @pytest.mark.parametrize("layout", [(1, 1), (2, 2), (3,)], ids=str)
 def test_a_tuple_batch_with_a_separate_loss(layout: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(inplace=True), nn.Linear(8, 2))
+    module = nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(inplace=True), nn.Linear(8, 2))
     batches = [(torch.randn(9, 6), torch.randn(9, 2)) for _ in range(2)]
     case = make_case(module, batches, lambda outputs, batch: F.smooth_l1_loss(outputs, batch[1]))
     plan = make_plan(case, layout, 3)
@@ -286,9 +286,15 @@ def test_a_tuple_batch_with_a_separate_loss(layout: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda b: {n: t for n, t in b.items() if n != "words"}, "a dictionary of labels, scale, numbers, but the plan"),
+        (
+            lambda b: {n: t for n, t in b.items() if n != "words"},
+            "a dictionary of labels, scale, numbers, but the plan",
+        ),
         (lambda b: {**b, "extra": b["scale"]}, "scale, numbers, extra, but the plan was made with"),
-        (lambda b: {**b, "words": b["words"][:, :3]}, r"\['words'\] has shape \(8, 3\), but the plan was made with \(8, 4\)"),
+        (
+            lambda b: {**b, "words": b["words"][:, :3]},
+            r"\['words'\] has shape \(8, 3\), but the plan was made with \(8, 4\)",
+        ),
         (lambda b: {**b, "scale": b["scale"][:5]}, "scale has 5 rows where the batch has 8"),
         (lambda b: {**b, "scale": 2.0}, r"\['scale'\] is a float, but the plan was made with a tensor"),
         (lambda b: tuple(b.values()), "a tuple of 4, but the plan was made with a dictionary"),

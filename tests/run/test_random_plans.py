@@ -2,11 +2,11 @@
 
 import torch
 from comparison import assert_trains_like_one_device, make_case, make_plan
-from hypothesis import HealthCheck, given, settings
+from hypothesis import Phase, given, settings
 from random_models import WIDTH, Operation, PlanShape, RandomModel, models, plan_shapes
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=15, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(models(), plan_shapes())
 def test_random_models_under_random_plans_train_like_one_device(operations: list[Operation], shape: PlanShape) -> None:
     torch.manual_seed(0)
@@ -24,4 +24,4 @@ def test_random_models_under_random_plans_train_like_one_device(operations: list
         boundaries=shape.boundaries(len(case.model.graph.atoms)),
         bucket_bytes=shape.bucket_bytes,
     )
-    assert_trains_like_one_device(case, plan, clip_norm=shape.clip_norm)
+    assert_trains_like_one_device(case, plan, clip_norm=shape.clip_norm, floor=1e-3)

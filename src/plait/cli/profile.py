@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from plait.cli.options import BatchOption, DtypeOption, JobArgument, SeedOption, checked_dtype
@@ -29,13 +30,13 @@ def command(
         return forward + costs.seconds("cpu", "backward", index, index + 1, rows)
 
     dearest = sorted(range(len(graph.atoms)), key=seconds, reverse=True)[:most]
-    table = Table(title=f"{job}: {len(graph.atoms)} atoms, micro-batch of {rows} rows", title_justify="left")
+    table = Table(title=escape(f"{job}: {len(graph.atoms)} atoms, micro-batch of {rows} rows"), title_justify="left")
     for name in ("atom", "forward", "backward", "share", "saved for backward"):
         table.add_column(name, justify="left" if name == "atom" else "right")
     total = sum(seconds(index) for index in range(len(graph.atoms)))
     for index in dearest:
         table.add_row(
-            graph.atoms[index].name,
+            escape(graph.atoms[index].name),
             format_seconds(costs.seconds("cpu", "forward", index, index + 1, rows)),
             format_seconds(costs.seconds("cpu", "backward", index, index + 1, rows)),
             f"{seconds(index) / total:.1%}",

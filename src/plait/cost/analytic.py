@@ -7,6 +7,8 @@ on a laptop; the efficiency is a stated assumption of the device kind, not a mea
 
 from typing import Any, Protocol
 
+import torch
+import torch.fx.experimental._config
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch.utils.flop_counter import FlopCounterMode
@@ -14,7 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from plait.cost.costs import AtomCost, Costs, OptimizerCost
 from plait.cost.saved import SavedBytes
 from plait.cost.walk import NodeRun, batch_inputs, walk
+from plait.errors import PlaitError
 from plait.graph import Model
+from plait.graph.build import module_path
 from plait.graph.randomness import operator_of
 
 _ROWS = (2, 4)  # two sizes give the fixed and the per-row part exactly, since nothing is noisy here
@@ -44,7 +48,9 @@ class _Work:
 
 def analytic_costs(model: Model, batch: Any, *, kinds: list[Rates], state_bytes_per_byte: float) -> Costs:
     """Costs of `model` on every one of `kinds`, computed."""
-    low, high = (_work(model, batch, rows) for rows in _ROWS)
+    # How many entries a mask keeps is only known while running: all of them, at most.
+    with torch.fx.experimental._config.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
+        low, high = (_work(model, batch, rows) for rows in _ROWS)
     atoms = {kind.name: tuple(_cost(kind, a, b) for a, b in zip(low, high, strict=True)) for kind in kinds}
     # An optimiser reads parameter, gradient and state and writes parameter and state.
     traffic = 3 + 2 * state_bytes_per_byte
@@ -80,7 +86,13 @@ def _work(model: Model, batch: Any, rows: int) -> list[_Work]:
     saved = SavedBytes(inputs.values())
     for run in walk(model, inputs, rows, "meta"):
         index = atom_of.get(run.node.name)
-        outputs, newly, forward, backward = _run(run, saved)
+        try:
+            outputs, newly, forward, backward = _run(run, saved)
+        except (NotImplementedError, RuntimeError) as error:
+            raise PlaitError(
+                f"the cost of {run.node.name} in {module_path(run.node) or 'the model'} cannot be computed without "
+                f"running it ({str(error).splitlines()[0][:120]}). Plan for local:N, where costs are measured."
+            ) from error
         if index is None:
             continue
         moved = _bytes(run.inputs) + _bytes(run.parameters) + _bytes(outputs)

@@ -39,7 +39,7 @@ def load_costs(key: str) -> Costs | None:
     """None where nothing (readable) is cached: a damaged file is measured again, never trusted."""
     try:
         return Costs.from_dict(json.loads((cache_directory() / f"{key}.json").read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

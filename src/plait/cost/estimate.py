@@ -1,5 +1,6 @@
 """Costs for a whole cluster: measured where its devices are at hand, computed where they are not."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -55,12 +56,11 @@ def _measured(
     try:
         device = kind.backend
         key = cache_key(model.graph.fingerprint, kind.name, rows, device)
+        step = optimizer_cost(optimizer, device=device)
         found = load_costs(key) if use_cache else None
         if found is not None and found.fingerprint == model.graph.fingerprint:
-            return found
-        costs = measure_costs(
-            model, batch, kind=kind.name, rows=rows, optimizer=optimizer_cost(optimizer, device=device), device=device
-        )
+            return replace(found, optimizer={kind.name: step})  # another optimiser is no reason to measure again
+        costs = measure_costs(model, batch, kind=kind.name, rows=rows, optimizer=step, device=device)
         if use_cache:
             store_costs(key, costs)
         return costs

@@ -1,5 +1,6 @@
 """Running a captured graph node by node, each with its own backward, to see what every node costs."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, fx, nn
 
 from plait.graph import Model
 from plait.graph.aliases import alias_sets, mutated_inputs
+from plait.graph.devices import move_arguments, move_graph
 from plait.graph.randomness import Randomness
 
 
@@ -89,6 +91,11 @@ def _attribute(model: Model, node: fx.Node, device: torch.device | str) -> Any:
     holder: Any = model.captured.module
     for part in str(node.target).split("."):
         holder = getattr(holder, part)
+    if isinstance(holder, fx.GraphModule):
+        region = copy.deepcopy(holder)
+        move_graph(region.graph, torch.device(device))
+        region.recompile()
+        return region
     if not isinstance(holder, Tensor):
         return holder
     if torch.device(device).type == "meta" or holder.device.type == "meta":
@@ -116,10 +123,8 @@ def _prepare(
             leaves.append(value.requires_grad_())
         return value
 
-    args = fx.map_arg(node.args, take)
-    kwargs = dict(fx.map_arg(node.kwargs, take))
-    if "device" in kwargs:
-        kwargs["device"] = torch.device(device)
+    args = move_arguments(fx.map_arg(node.args, take), torch.device(device))
+    kwargs = dict(move_arguments(fx.map_arg(node.kwargs, take), torch.device(device)))
     target: Any = node.target
 
     def backward(outputs: Any) -> None:

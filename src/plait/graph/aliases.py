@@ -145,7 +145,9 @@ def make_functional(graph: fx.Graph) -> None:
         target = node.args[0]
         assert isinstance(target, fx.Node)
         node.target = functional
-        target.replace_all_uses_with(node, delete_user_cb=lambda user, node=node: position[user] > position[node])
+        for user in list(target.users):
+            if position[user] > position[node]:
+                user.replace_input_with(target, node)
 
 
 def _functional_form(node: fx.Node) -> OpOverload | None:

@@ -56,6 +56,11 @@ def _drop_assertions(graph: fx.Graph) -> None:
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and node.target in _ASSERTIONS and not node.users:
             graph.erase_node(node)
+            continue
+        for inner, _ in regions_of(node):
+            _drop_assertions(inner)
+            assert inner.owning_module is not None
+            inner.owning_module.recompile()
 
 
 def _one_node_per_parameter(captured: Captured) -> None:
@@ -85,10 +90,12 @@ def _copy_overwritten_inputs(graph: fx.Graph) -> None:
     }
     first = next(node for node in graph.nodes if node.op not in ("placeholder", "get_attr"))
     for node in sorted(written):
+        users = list(node.users)
         with graph.inserting_before(first):
             copy = graph.call_function(torch.ops.aten.clone.default, (node,))
         copy.meta = dict(node.meta)
-        node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
+        for user in users:
+            user.replace_input_with(node, copy)
 
 
 def _sizes_from_rows(graph: fx.Graph, symbols: set[sympy.Symbol]) -> None:
@@ -106,7 +113,7 @@ def _sizes_from_rows(graph: fx.Graph, symbols: set[sympy.Symbol]) -> None:
             continue  # depends on data: `constraints.data_dependent_rule` keeps it with its users
         with graph.inserting_before(node):
             replacement = _number_node(graph, expression, symbols, rows, made)
-        node.replace_all_uses_with(replacement)  # type: ignore[arg-type]
+        node.replace_all_uses_with(replacement)
         graph.erase_node(node)
 
 
@@ -172,7 +179,7 @@ def _name_random_streams(module: fx.GraphModule) -> None:
     with graph.inserting_before(first):
         stream = graph.create_node("get_attr", RANDOMNESS)
     for number, node in enumerate(nodes):  # in place, so that the node keeps its name and its description
-        node.args = (stream, number, node.target, *node.args)  # type: ignore[assignment]
+        node.args = (stream, number, node.target, *node.args)
         node.target = seeded
 
 

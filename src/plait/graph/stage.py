@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from plait.graph.aliases import is_training_batch_norm
 from plait.graph.build import Model, parameter_name
 from plait.graph.cut import StageCut
+from plait.graph.devices import move_graph
 from plait.graph.mixing import CROSS_ENTROPIES, MEAN
 from plait.graph.normalise import RANDOMNESS, ROWS
 from plait.graph.randomness import Randomness, operator_of
@@ -218,7 +219,5 @@ def place_stage(code: StageCode, device: torch.device) -> None:
     for module in (code.module, code.count_targets):
         if module is not None:
             module.to(device)
-            for node in module.graph.nodes:
-                if "device" in node.kwargs:
-                    node.update_kwarg("device", device)
+            move_graph(module.graph, device)
             module.recompile()

@@ -60,12 +60,17 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "predicted_seconds": plan.predicted_seconds,
         "notes": plan.notes,
     }
+    text = json.dumps(content, indent=2)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        with os.fdopen(handle, "w") as file:
-            json.dump(content, file, indent=2)
-        Path(name).replace(path)
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(text)
+            Path(name).replace(path)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise PlaitError(
             f"cannot write the plan to {path}: {error.strerror}. Choose another place with --out."
@@ -86,7 +91,7 @@ def load_plan(path: Path | str) -> Plan:
     version = content.get("version") if isinstance(content, dict) else None
     if not isinstance(content, dict) or content.get("format") != "plait-plan":
         raise PlaitError(f'{path} is not a plan: its `format` must be "plait-plan". Make one with `plait plan`.')
-    if not isinstance(version, int) or version > VERSION or version < 1:
+    if type(version) is not int or not 1 <= version <= VERSION:
         raise PlaitError(
             f"plan {path} has schema version {version!r}; this Plait reads versions up to {VERSION}. "
             "Update Plait, or plan again with this one."
@@ -95,11 +100,9 @@ def load_plan(path: Path | str) -> Plan:
         parsed = _PlanFile.model_validate(content)
         cluster = Cluster.from_dict(parsed.cluster)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise PlaitError(
-            f"plan {path} is damaged: {place} = {first['input']!r}: {first['msg']}. Plan again with `plait plan`."
-        ) from error
+        raise PlaitError(f"plan {path} is damaged: {_what_is_wrong(error)}. Plan again with `plait plan`.") from error
+    except PlaitError as error:
+        raise PlaitError(f"the cluster in plan {path} is damaged: {error}. Plan again with `plait plan`.") from error
     return Plan(
         model=parsed.model,
         fingerprint=parsed.fingerprint,
@@ -113,3 +116,11 @@ def load_plan(path: Path | str) -> Plan:
         predicted_seconds=parsed.predicted_seconds,
         notes=parsed.notes,
     )
+
+
+def _what_is_wrong(error: ValidationError) -> str:
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    return f"{place} = {first['input']!r}: {first['msg']}"

@@ -1,5 +1,6 @@
 """The noun `Plan`: which atoms run where, with which micro-batches in which order. Plain data."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -81,6 +82,7 @@ def validate(plan: Plan, graph: Graph) -> None:
             f"the plan was made for {plan.model} (fingerprint {plan.fingerprint}), but this model is {graph.name} "
             f"(fingerprint {graph.fingerprint}). Plan again with `plait plan` for this model and its options."
         )
+    _check_stages(plan, graph)
     _check_devices(plan)
     if plan.batch_size < plan.micro_batches * plan.most_replicas:
         raise PlaitError(
@@ -99,6 +101,22 @@ def validate(plan: Plan, graph: Graph) -> None:
             )
 
 
+def _check_stages(plan: Plan, graph: Graph) -> None:
+    end = 0
+    for index, stage in enumerate(plan.stages):
+        if stage.start != end or stage.end <= stage.start:
+            raise PlaitError(
+                f"stage {index} holds atoms {stage.start} to {stage.end}, but the stages before it end at {end}: every "
+                "atom is in one stage, in order. The plan is damaged: plan again."
+            )
+        end = stage.end
+    if end != len(graph.atoms):
+        raise PlaitError(
+            f"the stages end at atom {end}, but {graph.name} has {len(graph.atoms)} atoms. The plan is damaged: "
+            "plan again."
+        )
+
+
 def _check_devices(plan: Plan) -> None:
     used: set[int] = set()
     for index, stage in enumerate(plan.stages):
@@ -111,7 +129,7 @@ def _check_devices(plan: Plan) -> None:
             if device in used:
                 raise PlaitError(f"device {device} is given to two stages; give each stage devices of its own.")
             used.add(device)
-        if len(stage.shares) != len(stage.devices) or any(share <= 0 for share in stage.shares):
+        if len(stage.shares) != len(stage.devices) or not all(0 < share < math.inf for share in stage.shares):
             raise PlaitError(
                 f"stage {index} has shares {list(stage.shares)} for {len(stage.devices)} devices: one positive "
                 "number per device is needed."

@@ -2,27 +2,31 @@
 
 1. `_computations`: every micro-batch goes forward and backward once through every stage, its rows exactly
    covered by the stage's ranks.
-2. `_messages`: every RECV has its SEND, with the same rows, in the same order; every value a forward
-   needs, and every gradient a backward needs, arrives in full.
-3. `_order`: on each rank, nothing is used before it is made or posted.
-4. `_frees`: everything sent is waited for and forgotten, once.
-5. `_synchronisation`: every parameter's bucket is summed by all its ranks and stepped once, in that order.
-6. `_same_collectives`: ranks that sum together start their sums in the same order.
-7. `_no_deadlock`: run with all waits and no times, every rank reaches its end.
+2. `_messages`: every RECV has its SEND, with the same rows, in the same order.
+3. `_everything_arrives`: every value a forward needs, and every gradient a backward needs, arrives once, in full.
+4. `_order`: on each rank, nothing is used before it is made or posted.
+5. `_frees`: everything sent is waited for and forgotten, once.
+6. `_synchronisation`: every parameter's bucket is summed by all its ranks and stepped once, in that order.
+7. `_same_collectives`: ranks that sum together start their sums in the same order.
+8. `_no_deadlock`: run with all waits and no times (`waits`), every rank reaches its end.
 
 Memory is checked by `memory.check_memory`, which needs costs. A violation names rank and instruction and
 prints the surrounding grid of ranks with the offending cell marked.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 
 from plait.errors import PlaitError
+from plait.program.garbage import no_collection
 from plait.program.instructions import Instruction, Op
+from plait.program.listing import Listing, Placed, listings
 from plait.program.messages import transfers
-from plait.program.program import Program
+from plait.program.program import Bucket, Program
+from plait.program.waits import stuck_ranks
 
 _REDUCES = (Op.REDUCE, Op.REDUCE_TIED)
+_PIECES = (Op.F, Op.B, Op.I, Op.W)
 
 
 class ProgramError(PlaitError):
@@ -49,200 +53,181 @@ def grid(program: Program, rank: int, index: int, *, around: int = 3, width: int
     return "\n".join(line.rstrip() for line in lines)
 
 
+Violation = tuple[int, int, str]
+Rule = Callable[[Program, list[Listing]], Iterator[Violation]]
+
+
 def check_program(program: Program) -> None:
     """Raises ProgramError at the first violation; returns if the program is proved right."""
-    for rule in (
+    rules: tuple[Rule, ...] = (
         _computations,
         _messages,
+        _everything_arrives,
         _order,
         _frees,
         _synchronisation,
         _same_collectives,
         _no_deadlock,
-    ):
-        for rank, index, why in rule(program):
-            raise ProgramError(program, rank, index, why)
+    )
+    with no_collection():
+        ranks = listings(program)
+        for rule in rules:
+            for rank, index, why in rule(program, ranks):
+                raise ProgramError(program, rank, index, why)
 
 
-Violation = tuple[int, int, str]
-
-
-def _computations(program: Program) -> Iterator[Violation]:
-    seen: Counter[tuple[int, str, int, int]] = Counter()
-    for rank, instructions in enumerate(program.ranks):
-        for index, ins in enumerate(instructions):
-            if ins.op not in (Op.F, Op.B, Op.I, Op.W):
-                continue
-            key = (rank, str(ins.op), ins.stage, ins.micro_batch)
-            seen[key] += 1
-            if not 0 <= ins.stage < len(program.stages) or rank not in program.stages[ins.stage].ranks:
-                yield rank, index, f"{ins} is not this rank's: stage {ins.stage} runs elsewhere"
+def _computations(program: Program, ranks: list[Listing]) -> Iterator[Violation]:
+    for listing in ranks:
+        for index, ins in listing.computations:
+            op, number, micro_batch, _, _, _, first, last = ins
+            stage = program.stages[number] if 0 <= number < len(program.stages) else None
+            if stage is None or listing.rank not in stage.ranks:
+                yield listing.rank, index, f"{ins} is not this rank's: stage {number} runs elsewhere"
                 return
-            stage = program.stages[ins.stage]
-            if not 0 <= ins.micro_batch < len(stage.rows):
-                yield rank, index, f"there is no micro-batch {ins.micro_batch}"
+            if not 0 <= micro_batch < len(stage.rows):
+                yield listing.rank, index, f"there is no micro-batch {micro_batch}"
                 return
-            expected = stage.rows[ins.micro_batch][stage.ranks.index(rank)]
-            if (ins.first_row, ins.last_row) != expected:
-                yield rank, index, f"{ins} should be of rows {expected[0]}:{expected[1]}"
-            if seen[key] > 1:
-                yield rank, index, f"{ins} runs twice"
+            expected = stage.rows[micro_batch][stage.ranks.index(listing.rank)]
+            if (first, last) != expected or first >= last:
+                yield listing.rank, index, f"{ins} should be of rows {expected[0]}:{expected[1]}"
+            if listing.place[op, number, micro_batch] != index:
+                yield listing.rank, index, f"{ins} runs twice"
     for number, stage in enumerate(program.stages):
         for micro_batch, spans in enumerate(stage.rows):
             edges = [0, *(last for _, last in spans)]
             if [first for first, _ in spans] != edges[:-1] or edges[-1] != program.micro_batch_rows[micro_batch]:
-                yield (
-                    stage.ranks[0],
-                    0,
-                    f"the rows of micro-batch {micro_batch} are not covered by stage {number}",
-                )
+                yield stage.ranks[0], 0, f"the rows of micro-batch {micro_batch} are not covered by stage {number}"
             for rank, (first, last) in zip(stage.ranks, spans, strict=True):
-                fused = seen[rank, "B", number, micro_batch]
-                halves = seen[rank, "I", number, micro_batch], seen[rank, "W", number, micro_batch]
-                if last > first and seen[rank, "F", number, micro_batch] != 1:
-                    yield rank, 0, f"F s{number} m{micro_batch} is missing"
-                if last > first and (fused, halves) not in ((1, (0, 0)), (0, (1, 1))):
-                    yield rank, 0, f"B s{number} m{micro_batch} is missing"
+                if last > first:
+                    yield from _complete(ranks[rank], number, micro_batch)
 
 
-def _messages(program: Program) -> Iterator[Violation]:
-    sent, received = _by_channel(program, Op.SEND), _by_channel(program, Op.RECV)
-    for channel in sorted(set(sent) | set(received)):
+def _complete(listing: Listing, stage: int, micro_batch: int) -> Iterator[Violation]:
+    """One forward, and one backward in one piece or in two halves."""
+    forward, fused, first_half, second_half = (listing.place.get((op, stage, micro_batch)) for op in _PIECES)
+    if forward is None:
+        yield listing.rank, fused or 0, f"F s{stage} m{micro_batch} is missing"
+    elif fused is None and (first_half is None or second_half is None):
+        yield listing.rank, forward, f"B s{stage} m{micro_batch} is missing"
+    elif fused is not None and (first_half is not None or second_half is not None):
+        yield listing.rank, fused, f"B s{stage} m{micro_batch} runs both whole and in halves"
+
+
+def _messages(program: Program, ranks: list[Listing]) -> Iterator[Violation]:
+    sent = _by_channel(((listing.rank, listing.sends) for listing in ranks), receiving=False)
+    received = _by_channel(((listing.rank, listing.receives) for listing in ranks), receiving=True)
+    for channel in sorted(sent.keys() | received.keys()):
         source, sink = channel
-        for position in range(max(len(sent[channel]), len(received[channel]))):
-            if position >= len(sent[channel]):
-                index, ins = received[channel][position]
-                yield sink, index, f"no SEND on rank {source} matches {ins}"
-            elif position >= len(received[channel]):
-                index, ins = sent[channel][position]
-                yield source, index, f"no RECV on rank {sink} matches {ins}"
-            else:
-                (_, out), (index, into) = sent[channel][position], received[channel][position]
-                if _content(out) != _content(into):
-                    yield sink, index, f"{into} does not match what rank {source} sends at this point: {out}"
-    yield from _everything_arrives(program)
+        out, into = sent[channel], received[channel]
+        for (send_index, send), (index, receive) in zip(out, into, strict=False):
+            # value, whether its gradient, micro-batch and rows: all but who does it and with whom
+            if send[2:5] != receive[2:5] or send[6:] != receive[6:]:
+                yield sink, index, f"{receive} does not match what rank {source} sends at this point: {send}"
+            if not _sends_its_own(program, source, send):
+                yield source, send_index, f"{send} is not of a stage of rank {source} that makes it"
+        for index, ins in into[len(out) :]:
+            yield sink, index, f"no SEND on rank {source} matches {ins}"
+        for index, ins in out[len(into) :]:
+            yield source, index, f"no RECV on rank {sink} matches {ins}"
 
 
-def _by_channel(program: Program, op: Op) -> defaultdict[tuple[int, int], list[tuple[int, Instruction]]]:
-    channels: defaultdict[tuple[int, int], list[tuple[int, Instruction]]] = defaultdict(list)
-    for rank, instructions in enumerate(program.ranks):
-        for index, ins in enumerate(instructions):
-            if ins.op is op:
-                channels[(rank, ins.peer) if op is Op.SEND else (ins.peer, rank)].append((index, ins))
+def _by_channel(
+    placed: Iterator[tuple[int, list[Placed]]], *, receiving: bool
+) -> defaultdict[tuple[int, int], list[Placed]]:
+    channels: defaultdict[tuple[int, int], list[Placed]] = defaultdict(list)
+    for rank, messages in placed:
+        for message in messages:
+            peer = message[1].peer
+            channels[(peer, rank) if receiving else (rank, peer)].append(message)
     return channels
 
 
-def _content(ins: Instruction) -> tuple[object, ...]:
-    return ins.name, ins.gradient, ins.micro_batch, ins.first_row, ins.last_row
+def _sends_its_own(program: Program, rank: int, send: Instruction) -> bool:
+    edge = program.edge_by_name.get(send.name)
+    if edge is None or send.stage not in (edge.consumers if send.gradient else (edge.producer,)):
+        return False
+    return rank in program.stages[send.stage].ranks
 
 
-def _everything_arrives(program: Program) -> Iterator[Violation]:
-    posted = {
-        (rank, ins.stage, *_content(ins), ins.peer)
-        for rank, instructions in enumerate(program.ranks)
-        for ins in instructions
-        if ins.op is Op.RECV
-    }
-    total = 0
+def _everything_arrives(program: Program, ranks: list[Listing]) -> Iterator[Violation]:
+    missing = set(_needed(program))
+    for listing in ranks:
+        for index, ins in listing.receives:
+            item = (listing.rank, *ins[1:])
+            if item not in missing:
+                yield listing.rank, index, f"{ins} carries what nobody needs, or what has come before"
+            missing.discard(item)
+    for rank, stage, micro_batch, name, gradient, _, first, last in sorted(missing):
+        place = ranks[rank].maker(stage, micro_batch, gradient=gradient)
+        what = f"the gradient of {name}" if gradient else name
+        yield rank, place or 0, f"{what} rows {first}:{last} of micro-batch {micro_batch} never arrives"
+
+
+def _needed(program: Program) -> Iterator[tuple[int, int, int, str, bool, int, int, int]]:
+    """Every message a rank must receive: (rank, and the fields of its RECV but the operation)."""
     for edge in program.edges:
-        making = program.stages[edge.producer]
+        making, name, returns = program.stages[edge.producer], edge.value.name, edge.value.requires_grad
         for consumer in edge.consumers:
             using = program.stages[consumer]
             for m in range(len(program.micro_batch_rows)):
                 for i, j, (first, last) in transfers(edge.value, making.rows[m], using.rows[m]):
                     source, sink = making.ranks[i], using.ranks[j]
-                    name = edge.value.name
-                    needed = [(sink, consumer, name, False, m, first, last, source)]
-                    if edge.value.requires_grad:
-                        needed.append((source, edge.producer, name, True, m, first, last, sink))
-                    total += len(needed)
-                    for item in needed:
-                        if item not in posted:
-                            what = "the gradient of " if item[3] else ""
-                            yield (
-                                item[0],
-                                0,
-                                f"{what}{name} rows {first}:{last} of micro-batch {m} never arrives",
-                            )
-    if total != len(posted):
-        yield 0, 0, f"{len(posted) - total} messages carry values nobody needs"
+                    yield sink, consumer, m, name, False, source, first, last
+                    if returns:
+                        yield source, edge.producer, m, name, True, sink, first, last
 
 
-def _order(program: Program) -> Iterator[Violation]:
+def _order(program: Program, ranks: list[Listing]) -> Iterator[Violation]:
     """On one rank: F before its sends and its B, B before its gradients' sends, receives before their use."""
-    for rank, instructions in enumerate(program.ranks):
-        done: set[tuple[str, int, int]] = set()
-        latest_forward: dict[int, int] = {}
-        last_compute: dict[int | None, int] = {}  # by stage, and None: of all
-        for index, ins in enumerate(instructions):
-            if ins.op in (Op.F, Op.B, Op.I, Op.W):
-                last_compute[ins.stage] = last_compute[None] = index
-        for index, ins in enumerate(instructions):
-            key = (ins.stage, ins.micro_batch)
-            if ins.op is Op.F and latest_forward.get(ins.stage, -1) > ins.micro_batch:
-                # One device updates its buffers (BatchNorm statistics) in the order of the micro-batches.
-                yield rank, index, f"{ins} comes after a later micro-batch's forward"
-            if ins.op in (Op.B, Op.I) and ("F", *key) not in done:
-                yield rank, index, f"{ins} comes before its forward"
-            if ins.op is Op.W and ("I", *key) not in done:
-                yield rank, index, f"{ins} comes before its input-gradient half"
-            if ins.op is Op.SEND:
-                makers = ("B", "I") if ins.gradient else ("F",)
-                if not any((maker, *key) in done for maker in makers):
-                    yield rank, index, f"{ins} comes before what it sends is made"
-            if ins.op is Op.RECV:
-                users = ("B", "I") if ins.gradient else ("F",)
-                if any((user, *key) in done for user in users):
-                    yield rank, index, f"{ins} is posted after the computation that needs it"
-            if ins.op is Op.FREE and (("B", *key) not in done and ("W", *key) not in done):
-                yield rank, index, f"{ins} comes before the backward is done"
-            if ins.op in (*_REDUCES, Op.STEP, Op.LOSS, Op.CLIP):
-                late = last_compute.get(_stage_of(program, ins), -1)
-                if late > index:
-                    yield rank, index, f"{ins} comes before {instructions[late]}, which still adds to it"
-            if ins.op in (Op.F, Op.B, Op.I, Op.W):
-                done.add((str(ins.op), *key))
-                if ins.op is Op.F:
-                    latest_forward[ins.stage] = ins.micro_batch
+    for listing in ranks:
+        rank = listing.rank
+        yield from _order_of_computations(listing)
+        for index, ins in listing.sends:
+            made = listing.maker(ins.stage, ins.micro_batch, gradient=ins.gradient)
+            if made is None or made > index:
+                yield rank, index, f"{ins} comes before what it sends is made"
+        for index, ins in listing.receives:
+            used = listing.maker(ins.stage, ins.micro_batch, gradient=ins.gradient)
+            if used is None or used < index:
+                yield rank, index, f"{ins} is posted after the computation that needs it"
+        last_of_stage = {ins.stage: index for index, ins in listing.computations}
+        last_of_all = listing.computations[-1][0] if listing.computations else -1
+        for index, ins in listing.collectives:
+            stage = _stage_of(program, ins)
+            late = last_of_all if stage is None else last_of_stage.get(stage, -1)
+            if ins.op is not Op.AWAIT and late > index:
+                yield rank, index, f"{ins} comes before {program.ranks[rank][late]}, which still adds to it"
 
 
-def _frees(program: Program) -> Iterator[Violation]:
+def _order_of_computations(listing: Listing) -> Iterator[Violation]:
+    latest_forward: dict[int, int] = {}
+    for index, ins in listing.computations:
+        op, stage, micro_batch = ins[:3]
+        if op is Op.F:
+            # One device updates its buffers (BatchNorm statistics) in the order of the micro-batches.
+            if latest_forward.get(stage, -1) > micro_batch:
+                yield listing.rank, index, f"{ins} comes after a later micro-batch's forward"
+            latest_forward[stage] = micro_batch
+        elif op is Op.W:
+            if listing.place[Op.I, stage, micro_batch] > index:
+                yield listing.rank, index, f"{ins} comes before its input-gradient half"
+        elif listing.place[Op.F, stage, micro_batch] > index:
+            yield listing.rank, index, f"{ins} comes before its forward"
+
+
+def _frees(_: Program, ranks: list[Listing]) -> Iterator[Violation]:
     """A send that is never waited for may never leave, and its memory is never given back."""
-    for rank, instructions in enumerate(program.ranks):
-        unfreed: dict[tuple[int, int, bool], int] = {}
-        for index, ins in enumerate(instructions):
-            key = (ins.stage, ins.micro_batch, ins.gradient)
-            if ins.op is Op.SEND:
-                unfreed[key] = index
-            elif ins.op is Op.FREE and unfreed.pop(key, None) is None:
-                yield rank, index, f"{ins} frees nothing that was sent"
-        for index in unfreed.values():
-            yield rank, index, f"{instructions[index]} is never freed"
-
-
-def _same_collectives(program: Program) -> Iterator[Violation]:
-    """Sums within one group match by order alone, so all its members must start them in one order."""
-    orders: dict[tuple[int, ...], tuple[int, list[str]]] = {}
-    everybody = tuple(range(len(program.ranks)))
-    for rank, instructions in enumerate(program.ranks):
-        own: defaultdict[tuple[int, ...], list[tuple[int, str]]] = defaultdict(list)
-        for index, ins in enumerate(instructions):
-            if ins.op in _REDUCES:
-                own[program.bucket_by_name[ins.name].ranks].append((index, ins.name))
-            elif ins.op in (Op.LOSS, Op.CLIP):
-                own[everybody].append((index, str(ins.op)))
-        for group, started in own.items():
-            names = [name for _, name in started]
-            other, expected = orders.setdefault(group, (rank, names))
-            for (index, name), wanted in zip(started, expected, strict=False):
-                if name != wanted:
-                    yield rank, index, f"starts {name} where rank {other} of the same group starts {wanted}"
-            if len(names) != len(expected):
-                yield (
-                    rank,
-                    started[-1][0],
-                    f"joins {len(names)} sums of a group in which rank {other} joins {len(expected)}",
-                )
+    for listing in ranks:
+        last_send = {(ins.stage, ins.micro_batch, ins.gradient): (index, ins) for index, ins in listing.sends}
+        for index, ins in listing.frees:
+            sent = last_send.pop((ins.stage, ins.micro_batch, ins.gradient), None)
+            done = listing.end(ins.stage, ins.micro_batch)
+            if sent is None:
+                yield listing.rank, index, f"{ins} frees nothing that was sent"
+            elif sent[0] > index or done is None or done > index:
+                yield listing.rank, index, f"{ins} comes before the backward and its sends are done"
+        for index, ins in last_send.values():
+            yield listing.rank, index, f"{ins} is never freed"
 
 
 def _stage_of(program: Program, ins: Instruction) -> int | None:
@@ -253,113 +238,75 @@ def _stage_of(program: Program, ins: Instruction) -> int | None:
     return int(bucket.name[1:].split(".")[0])
 
 
-def _synchronisation(program: Program) -> Iterator[Violation]:
-    for rank, instructions in enumerate(program.ranks):
-        places: dict[tuple[str, str], int] = {}
-        for index, ins in enumerate(instructions):
-            if ins.op in (*_REDUCES, Op.AWAIT, Op.STEP):
-                kind = "REDUCE" if ins.op in _REDUCES else str(ins.op)
-                bucket = program.bucket_by_name.get(ins.name)
-                if bucket is None or rank not in bucket.ranks:
-                    yield rank, index, f"bucket {ins.name} does not belong to rank {rank}"
-                if (kind, ins.name) in places:
-                    yield rank, index, f"{ins} happens twice"
-                places[kind, ins.name] = index
-            elif ins.op in (Op.CLIP, Op.LOSS):
-                if (str(ins.op), "") in places:
-                    yield rank, index, f"{ins} happens twice"
-                places[str(ins.op), ""] = index
-        if ("LOSS", "") not in places:
-            yield rank, len(instructions) - 1, "LOSS is missing: this rank would not know the loss"
+def _synchronisation(program: Program, ranks: list[Listing]) -> Iterator[Violation]:
+    clips = any(ins.op is Op.CLIP for listing in ranks for _, ins in listing.collectives)
+    for listing in ranks:
+        rank = listing.rank
+        places: dict[tuple[Op, str], int] = {}
+        end = max(len(program.ranks[rank]) - 1, 0)
+        for index, ins in listing.collectives:
+            kind = Op.REDUCE if ins.op is Op.REDUCE_TIED else ins.op
+            if ins.name and (wrong := _wrong_bucket(program, rank, ins)):
+                yield rank, index, wrong
+            if (kind, ins.name) in places:
+                yield rank, index, f"{ins} happens twice"
+            places[kind, ins.name] = index
+        if (Op.LOSS, "") not in places:
+            yield rank, end, "LOSS is missing: this rank would not know the loss"
+        if clips and (Op.CLIP, "") not in places:
+            yield rank, end, "CLIP is missing: the norm needs every rank"
         for bucket in program.buckets:
-            if rank not in bucket.ranks:
-                continue
-            chain = ["REDUCE", "AWAIT", "STEP"] if len(bucket.ranks) > 1 else ["STEP"]
-            missing = [kind for kind in chain if (kind, bucket.name) not in places]
-            if missing:
-                yield rank, len(instructions) - 1, f"{missing[0]} {bucket.name} is missing"
-                continue
-            found = [places[kind, bucket.name] for kind in chain]
-            if found != sorted(found):
-                yield (
-                    rank,
-                    found[-1],
-                    f"bucket {bucket.name} must be reduced, awaited and stepped in that order",
-                )
-            clip = places.get(("CLIP", ""))
-            if clip is not None and not (found[-2] if len(found) > 1 else -1) < clip < found[-1]:
-                yield (
-                    rank,
-                    clip,
-                    f"CLIP must come after every gradient is summed and before STEP {bucket.name}",
-                )
-    clipping = [any(ins.op is Op.CLIP for ins in instructions) for instructions in program.ranks]
-    if any(clipping) and not all(clipping):
-        yield clipping.index(False), 0, "CLIP is missing: the norm needs every rank"
+            if rank in bucket.ranks:
+                yield from _summed_and_stepped(rank, end, bucket, places)
 
 
-def _no_deadlock(program: Program) -> Iterator[Violation]:
-    """Runs the program with its waits and without times: a rank that cannot go on is in a cycle of waits."""
-    machine = _WaitMachine(program)
-    progress = True
-    while progress:
-        progress = False
-        for rank in range(len(program.ranks)):
-            progress |= machine.advance(rank)
-    for rank, instructions in enumerate(program.ranks):
-        if (index := machine.position[rank]) < len(instructions):
-            yield rank, index, f"deadlock: {instructions[index]} waits for what can never happen"
+def _wrong_bucket(program: Program, rank: int, ins: Instruction) -> str | None:
+    bucket = program.bucket_by_name.get(ins.name)
+    if bucket is None or rank not in bucket.ranks:
+        return f"bucket {ins.name} does not belong to rank {rank}"
+    if ins.op is not Op.STEP and len(bucket.ranks) == 1:
+        return f"{ins}: the bucket is on one rank, so there is nothing to sum"
+    if ins.op in _REDUCES and (ins.op is Op.REDUCE_TIED) != bucket.tied:
+        return f"{ins}: the bucket {'holds' if bucket.tied else 'does not hold'} a tied parameter"
+    return None
 
 
-class _WaitMachine:
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.position = [0] * len(program.ranks)
-        self.sent: Counter[tuple[int, int]] = Counter()
-        self.posted: Counter[tuple[int, int]] = Counter()
-        self.joined: defaultdict[object, set[int]] = defaultdict(set)
-        self.needs: defaultdict[tuple[int, int, int, bool], list[tuple[tuple[int, int], int]]] = defaultdict(list)
-        self.sends: defaultdict[tuple[int, int, int, bool], list[tuple[tuple[int, int], int]]] = defaultdict(list)
+def _summed_and_stepped(rank: int, end: int, bucket: Bucket, places: dict[tuple[Op, str], int]) -> Iterator[Violation]:
+    chain = [Op.REDUCE, Op.AWAIT, Op.STEP] if len(bucket.ranks) > 1 else [Op.STEP]
+    missing = [kind for kind in chain if (kind, bucket.name) not in places]
+    if missing:
+        yield rank, end, f"{missing[0]} {bucket.name} is missing"
+        return
+    found = [places[kind, bucket.name] for kind in chain]
+    if found != sorted(found):
+        yield rank, found[-1], f"bucket {bucket.name} must be reduced, awaited and stepped in that order"
+    clip = places.get((Op.CLIP, ""))
+    if clip is not None and not (found[-2] if len(found) > 1 else -1) < clip < found[-1]:
+        yield rank, clip, f"CLIP must come after every gradient is summed and before STEP {bucket.name}"
 
-    def advance(self, rank: int) -> bool:
-        instructions = self.program.ranks[rank]
-        start = self.position[rank]
-        while self.position[rank] < len(instructions) and self._step(rank, instructions[self.position[rank]]):
-            self.position[rank] += 1
-        return self.position[rank] > start
 
-    def _step(self, rank: int, ins: Instruction) -> bool:
-        """Does `ins` if it need not wait; tells whether it was done."""
-        if ins.op is Op.SEND:
-            channel = (rank, ins.peer)
-            self.sends[rank, ins.stage, ins.micro_batch, ins.gradient].append((channel, self.sent[channel]))
-            self.sent[channel] += 1
-        elif ins.op is Op.RECV:
-            channel = (ins.peer, rank)
-            self.needs[rank, ins.stage, ins.micro_batch, ins.gradient].append((channel, self.posted[channel]))
-            self.posted[channel] += 1
-        elif ins.op in (Op.F, Op.B, Op.I):
-            needs = self.needs[rank, ins.stage, ins.micro_batch, ins.op is not Op.F]
-            if any(self.sent[channel] <= number for channel, number in needs):
-                return False
-            stage = self.program.stages[ins.stage]
-            if stage.coupled:
-                working = {
-                    r for r, (first, last) in zip(stage.ranks, stage.rows[ins.micro_batch], strict=True) if last > first
-                }
-                return self._meet(rank, (ins.op, ins.stage, ins.micro_batch), working)
-        elif ins.op is Op.FREE:
-            sends = self.sends[rank, ins.stage, ins.micro_batch, ins.gradient]
-            return all(self.posted[channel] > number for channel, number in sends)
-        elif ins.op in _REDUCES:
-            self.joined[ins.name].add(rank)
-        elif ins.op is Op.AWAIT:
-            return self.joined[ins.name] >= set(self.program.bucket_by_name[ins.name].ranks)
-        elif ins.op in (Op.LOSS, Op.CLIP):
-            return self._meet(rank, ins.op, set(range(len(self.program.ranks))))
-        return True
+def _same_collectives(program: Program, ranks: list[Listing]) -> Iterator[Violation]:
+    """Sums within one group match by order alone, so all its members must start them in one order."""
+    orders: dict[tuple[int, ...], tuple[int, list[str]]] = {}
+    everybody = tuple(range(len(program.ranks)))
+    for listing in ranks:
+        own: defaultdict[tuple[int, ...], list[tuple[int, str]]] = defaultdict(list)
+        for index, ins in listing.collectives:
+            if ins.op in _REDUCES:
+                own[program.bucket_by_name[ins.name].ranks].append((index, ins.name))
+            elif ins.op in (Op.LOSS, Op.CLIP):
+                own[everybody].append((index, str(ins.op)))
+        for group, started in own.items():
+            names = [name for _, name in started]
+            other, expected = orders.setdefault(group, (listing.rank, names))
+            for (index, name), wanted in zip(started, expected, strict=False):
+                if name != wanted:
+                    yield listing.rank, index, f"starts {name} where rank {other} of the same group starts {wanted}"
+            if len(names) != len(expected):
+                why = f"joins {len(names)} sums of a group in which rank {other} joins {len(expected)}"
+                yield listing.rank, started[-1][0], why
 
-    def _meet(self, rank: int, where: object, ranks: set[int]) -> bool:
-        """All of `ranks` must be here before any goes on."""
-        self.joined[where].add(rank)
-        return self.joined[where] >= ranks
+
+def _no_deadlock(program: Program, _: list[Listing]) -> Iterator[Violation]:
+    for rank, index in stuck_ranks(program):
+        yield rank, index, f"deadlock: {program.ranks[rank][index]} waits for what can never happen"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from plait.graph import Graph
 from plait.graph.cut import StageCut, stage_of_atom
 from plait.plan import Plan, micro_batch_sizes, split_rows
+from plait.program.garbage import no_collection
 from plait.program.instructions import Instruction, Op
 from plait.program.messages import transfers
 from plait.program.program import Bucket, Edge, Program, StageTable
@@ -20,7 +21,7 @@ Channel = tuple[int, int]
 _POST_AHEAD = 1  # computations; the transfer for the next one runs beside the present one
 
 
-@dataclass
+@dataclass(slots=True)
 class _Computation:
     """One action on one rank: what it waits for and what it lets go."""
 
@@ -36,17 +37,18 @@ def compile_program(plan: Plan, graph: Graph, *, batch_rows: int | None = None, 
     stages = _stage_tables(plan, cuts, sizes)
     edges = _edges(cuts)
     buckets = make_buckets(plan, cuts)
-    schedule = make_schedule(plan.schedule, len(stages), len(sizes))
-    computations: list[list[_Computation]] = [[] for _ in range(plan.num_ranks)]
-    for lane in schedule.lanes:
-        for action in lane:
-            for rank, instruction in _on_ranks(action, stages):
-                computations[rank].append(_Computation(instruction))
-    _add_messages(computations, stages, edges)
-    ranks = [_with_receives(rank, computations) for rank in range(plan.num_ranks)]
-    for rank, instructions in enumerate(ranks):
-        instructions += _synchronisation(rank, buckets, clip=clip)
-    return Program(tuple(map(tuple, ranks)), stages, edges, buckets, sizes)
+    with no_collection():
+        schedule = make_schedule(plan.schedule, len(stages), len(sizes))
+        computations: list[list[_Computation]] = [[] for _ in range(plan.num_ranks)]
+        for lane in schedule.lanes:
+            for action in lane:
+                for rank, instruction in _on_ranks(action, stages):
+                    computations[rank].append(_Computation(instruction))
+        _add_messages(computations, stages, edges)
+        ranks = [_with_receives(rank, computations) for rank in range(plan.num_ranks)]
+        for rank, instructions in enumerate(ranks):
+            instructions += _synchronisation(rank, buckets, clip=clip)
+        return Program(tuple(map(tuple, ranks)), stages, edges, buckets, sizes)
 
 
 def _stage_tables(plan: Plan, cuts: Sequence[StageCut], sizes: Sequence[int]) -> tuple[StageTable, ...]:

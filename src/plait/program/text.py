@@ -23,28 +23,49 @@ def format_program(program: Program) -> str:
 
 
 def parse_program(text: str) -> Program:
-    header, *lines = text.splitlines()
+    """The program `format_program` wrote; PlaitError names the line where it is no program."""
+    header, *lines = text.splitlines() or [""]
     if header.strip() != _HEADER:
         raise PlaitError(f"a program starts with {_HEADER!r}, not {header!r}.")
-    sizes: tuple[int, ...] = ()
-    stages, edges, buckets = [], [], []
-    ranks: list[list[Instruction]] = []
-    for line in lines:
-        word, _, rest = line.strip().partition(" ")
+    read = _Reader()
+    for number, line in enumerate(lines, start=2):
+        try:
+            read.line(line.strip())
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise PlaitError(
+                f"line {number} of the program cannot be read: {line.strip()[:60]!r} ({error})."
+            ) from error
+    return read.program()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.sizes: tuple[int, ...] = ()
+        self.stages: list[StageTable] = []
+        self.edges: list[Edge] = []
+        self.buckets: list[Bucket] = []
+        self.ranks: list[list[Instruction]] = []
+
+    def line(self, text: str) -> None:
+        word, _, rest = text.partition(" ")
         if word == "micro-batches":
-            sizes = tuple(json.loads(rest))
+            self.sizes = tuple(json.loads(rest))
         elif word == "stage":
-            stages.append(_stage(json.loads(rest)))
+            self.stages.append(_stage(json.loads(rest)))
         elif word == "edge":
-            edges.append(_edge(json.loads(rest)))
+            self.edges.append(_edge(json.loads(rest)))
         elif word == "bucket":
             data = json.loads(rest)
-            buckets.append(Bucket(**{**data, "parameters": tuple(data["parameters"]), "ranks": tuple(data["ranks"])}))
+            parameters, ranks = tuple(data["parameters"]), tuple(data["ranks"])
+            self.buckets.append(Bucket(**{**data, "parameters": parameters, "ranks": ranks}))
         elif word == "rank":
-            ranks.append([])
+            self.ranks.append([])
         elif word:
-            ranks[-1].append(parse_instruction(line))
-    return Program(tuple(map(tuple, ranks)), tuple(stages), tuple(edges), tuple(buckets), sizes)
+            self.ranks[-1].append(parse_instruction(text))
+
+    def program(self) -> Program:
+        ranks = tuple(map(tuple, self.ranks))
+        return Program(ranks, tuple(self.stages), tuple(self.edges), tuple(self.buckets), self.sizes)
 
 
 def _stage(data: dict[str, object]) -> StageTable:

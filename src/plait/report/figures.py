@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from plait.cluster.units import format_bytes, format_seconds
@@ -13,10 +15,18 @@ from plait.simulate import Timeline
 
 def plan_table(answer: Answer, *, most: int = 6) -> Table:
     """The best plans, one per row."""
-    table = Table(title=f"Plans for {answer.best.plan.model}", title_justify="left", header_style="bold")
-    for name in ("", "stages", "micro-batches", "schedule"):
+    # Narrow on purpose: in eighty columns every number keeps its unit.
+    table = Table(
+        title=escape(f"Plans for {answer.best.plan.model}"),
+        title_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for name in ("", "stages", "micro-\nbatches", "schedule"):
         table.add_column(name, no_wrap=True)
-    for name in ("step", "over bound", "bubble", "comm.", "memory"):
+    for name in ("step", "over\nbound", "bubble", "comm.", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, candidate in enumerate(answer.candidates[:most]):
         plan, timeline = candidate.plan, candidate.timeline
@@ -54,7 +64,7 @@ def stage_table(graph: Graph, predicted: Timeline, measured: Timeline | None, st
             for timeline in (predicted, measured):
                 seconds = mean_seconds(timeline, op, index) if timeline is not None else None
                 cells.append(format_seconds(seconds) if seconds is not None else "-")
-        table.add_row(str(index), graph.atoms[start].name, *cells)
+        table.add_row(str(index), escape(graph.atoms[start].name), *cells)
     return table
 
 

@@ -1,6 +1,7 @@
 """The noun `Trainer`: a model being trained under a plan, on one of its ranks."""
 
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,7 +17,7 @@ from plait.cost import OptimizerFactory
 from plait.errors import PlaitError
 from plait.graph import Graph, Loss, Model, batch_rows, build_graph
 from plait.graph.stage import StageCode, build_stage, place_stage
-from plait.plan import Plan, validate
+from plait.plan import Plan, load_plan, save_plan, validate
 from plait.plan.batches import example
 from plait.program import Program, check_program, compile_program
 from plait.run.batch import arranged, named_inputs
@@ -50,6 +51,8 @@ def parallelize(
     captured = build_graph(model, example(plan.batch), loss=loss, name=plan.model)
     validate(plan, captured.graph)
     device = start_process_group(plan, timeout_seconds)
+    plan = agreed_plan(plan)
+    validate(plan, captured.graph)
     transport = TorchTransport(groups_of(plan, captured), device=device, timeout_seconds=timeout_seconds)
     return Trainer(
         captured,
@@ -77,12 +80,29 @@ def start_process_group(plan: Plan, timeout_seconds: float) -> torch.device:
             dist.init_process_group(backend, timeout=limit)
         else:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
+    return device
+
+
+def agreed_plan(plan: Plan) -> Plan:
+    """Rank 0's plan: where every rank has planned for itself, measurements differ and so may the plans."""
+    if dist.get_world_size() > 1:
+        with tempfile.TemporaryDirectory(prefix="plait-plan-") as folder:
+            path = Path(folder) / "plan.json"
+            save_plan(plan, path)
+            text = torch.tensor(list(path.read_bytes()), dtype=torch.uint8)
+            size = torch.tensor([len(text)])
+            dist.broadcast(size, 0)
+            if dist.get_rank() != 0:
+                text = torch.empty(int(size), dtype=torch.uint8)
+            dist.broadcast(text, 0)
+            path.write_bytes(bytes(text.tolist()))
+            plan = load_plan(path)
     if dist.get_world_size() != plan.num_ranks:
         raise PlaitError(
             f"the plan has {plan.num_ranks} ranks, but {dist.get_world_size()} processes were started. "
             "Start as many as the plan uses, or plan for this cluster."
         )
-    return device
+    return plan
 
 
 def _check_exchanges(program: Program) -> None:

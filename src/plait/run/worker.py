@@ -2,7 +2,9 @@
 
 import os
 import resource
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections import deque
@@ -27,6 +29,7 @@ from plait.simulate import Span
 
 TRACED_STEPS = 11
 _LAST_WORDS_LIMIT = 60.0
+_STAY_SECONDS = 1.0
 
 
 def build_model(job: Job, settings: Settings) -> nn.Module:
@@ -87,11 +90,17 @@ def _control(rank: int, where: _Where, on_message: Callable[[int, Message], None
     if rank == 0:
         server = ControlServer(world, on_message or (lambda *_: None), host="", on_failure=_say)
         store.set("plait/control", server.address(host))
+        signal.signal(signal.SIGTERM, _stay_a_moment)
     client = ControlClient(store.get("plait/control").decode(), rank, where)
     yield client
     if server is not None:
         server.wait_finished(_LAST_WORDS_LIMIT)  # a rank that finds the server gone takes that for the run's end
         server.close()
+
+
+def _stay_a_moment(*_: object) -> None:
+    """torchrun ends every rank the moment one has died; who hosts the server stays long enough to say why."""
+    threading.Timer(_STAY_SECONDS, os._exit, (128 + signal.SIGTERM,)).start()
 
 
 def _say(failure: Message) -> None:
@@ -125,7 +134,7 @@ def _train(settings: Settings, control: ControlClient, where: _Where) -> None:
     for step in range(settings.steps):
         batch = next(batches, None)
         if batch is None and step == 0:
-            raise PlaitError(f"{settings.job} yields no batch at all; `batches` must yield at least one.")
+            raise PlaitError(f"{settings.job} gave no batch after the {trainer.steps} steps the run had made before.")
         if batch is None:
             break
         start = time.perf_counter()

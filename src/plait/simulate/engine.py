@@ -11,32 +11,35 @@
 One heap operation per message rather than per instruction keeps a million instructions within seconds.
 """
 
-import gc
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from plait.cost import Costs
 from plait.errors import PlaitError
 from plait.plan import Plan
 from plait.program import Instruction, Op, Program
+from plait.program.garbage import no_collection
 from plait.simulate.shared import SharedHost
 from plait.simulate.timeline import Span, Timeline
 from plait.simulate.times import Times
 
 _NOT_YET = -1.0
+# Looked up once: a member of an enumeration costs four times a plain name.
+_F, _B, _I, _W, _SEND, _RECV, _STEP, _FREE = Op.F, Op.B, Op.I, Op.W, Op.SEND, Op.RECV, Op.STEP, Op.FREE
 
 
 class _Message:
     """One SEND and its RECV. `arrival` is negative until the transfer is placed on the links."""
 
-    __slots__ = ("arrival", "flow", "left", "ready", "sent", "start", "waiter")
+    __slots__ = ("arrival", "flow", "freer", "left", "ready", "sent", "start", "waiter")
 
     def __init__(self, flow: int, ready: float) -> None:
         self.flow = flow
         self.ready = ready
         self.sent: Instruction | None = None
         self.start = self.left = self.arrival = _NOT_YET
-        self.waiter = -1
+        self.waiter = self.freer = -1  # ranks that wait for it to be on its way
 
 
 class _Sum:
@@ -53,13 +56,8 @@ class _Sum:
 
 def simulate(program: Program, plan: Plan, costs: Costs) -> Timeline:
     """The timeline of one step."""
-    collecting = gc.isenabled()
-    gc.disable()  # millions of tuples and not one cycle: looking for some would take a third of the time
-    try:
+    with no_collection():
         return _Engine(program, Times(program, plan, costs)).run()
-    finally:
-        if collecting:
-            gc.enable()
 
 
 class _Engine:
@@ -85,7 +83,8 @@ class _Engine:
         self.hosts = self._shared_hosts()
         self.finished = [0.0] * self.num_ranks
         self.bytes_of: dict[tuple[str, int], int] = {}
-        self.seconds_of: dict[tuple[int, Op, int, int], float] = {}
+        self.seconds_of: list[dict[tuple[Op, int, int], float]] = [{} for _ in range(self.num_ranks)]
+        self.coupled = [stage.coupled for stage in program.stages]
 
     def _shared_hosts(self) -> list[SharedHost | None]:
         """Per rank: the host whose cores it shares, or None where it has its own."""
@@ -124,19 +123,20 @@ class _Engine:
         now = max(now, self.clock[rank])  # it may have computed past the event that woke it
         instructions = self.program.ranks[rank]
         position, end = self.position[rank], len(instructions)
-        heap, needs, sent, seconds_of = self.heap, self.needs[rank], self.sent[rank], self.seconds_of
+        heap, needs, sent = self.heap, self.needs[rank], self.sent[rank]
+        seconds_of, coupled = self.seconds_of[rank], self.coupled
         shared = self.hosts[rank]
         span_append, new_span = self.spans.append, tuple.__new__  # half the time of calling the class
-        f, b, i, w, send, recv, step, free = Op.F, Op.B, Op.I, Op.W, Op.SEND, Op.RECV, Op.STEP, Op.FREE
         while position < end:
             instruction = instructions[position]
             op, stage, micro_batch, name, gradient, _, first, last = instruction
-            if op is f or op is b or op is i or op is w:
-                key = (stage, micro_batch, op is not f)
-                waiting = needs.get(key)
+            if op is _F or op is _B or op is _I or op is _W:
+                key = (stage, micro_batch, op is not _F)
+                waiting = needs.pop(key, None)
                 if waiting:
                     arrival = self._arrival(rank, waiting)
                     if arrival < 0:
+                        needs[key] = waiting
                         break
                     if arrival > now:
                         self._record_wait(rank, instruction, waiting, now, arrival)
@@ -144,17 +144,14 @@ class _Engine:
                 if shared is not None and heap and heap[0][0] < now:
                     self._later(rank, position, now)
                     return
-                if waiting:
-                    del needs[key]
-                if self.program.stages[stage].coupled and op is not w:
+                if coupled[stage] and op is not _W:
                     joined = self._meet(rank, now, (op, stage, micro_batch), self._working(stage, micro_batch))
                     if joined < 0:
                         break
                     now = joined
-                cost = seconds_of.get((rank, op, stage, last - first))
+                cost = seconds_of.get((op, stage, last - first))
                 if cost is None:
-                    cost = self.times.compute(rank, op, stage, last - first)
-                    seconds_of[rank, op, stage, last - first] = cost
+                    cost = seconds_of[op, stage, last - first] = self.times.compute(rank, op, stage, last - first)
                 position += 1
                 if shared is not None:
                     self.position[rank] = position
@@ -163,23 +160,27 @@ class _Engine:
                 span_append(new_span(Span, (rank, "compute", instruction, now, now + cost)))
                 now += cost
                 continue
-            if op is recv:
+            if op is _RECV:
                 self._receive(rank, instruction, now)
                 position += 1
                 continue
-            if op is free:
-                gone = sent.pop((stage, micro_batch, gradient), ())
-                for message in gone:
-                    if message.left > now:
-                        now = message.left
+            if op is _FREE:
+                messages = sent.pop((stage, micro_batch, gradient), [])
+                left = self._left(rank, messages)
+                if left < 0:
+                    sent[stage, micro_batch, gradient] = messages
+                    break
+                if left > now:
+                    self._record_wait(rank, instruction, messages, now, left)
+                    now = left
                 position += 1
                 continue
             if heap and heap[0][0] < now:  # somebody may be ahead of us on the links
                 self._later(rank, position, now)
                 return
-            if op is send:
+            if op is _SEND:
                 self._send(rank, instruction, now)
-            elif op is step and shared is not None:
+            elif op is _STEP and shared is not None:
                 self.position[rank] = position + 1
                 self._start_shared(rank, shared, now, self.times.step(rank, name), instruction)
                 return
@@ -277,6 +278,9 @@ class _Engine:
         if message.waiter >= 0:
             heappush(self.heap, (now, message.waiter))
             message.waiter = -1
+        if message.freer >= 0:
+            heappush(self.heap, (now, message.freer))
+            message.freer = -1
 
     def _arrival(self, rank: int, messages: list[_Message]) -> float:
         """When the last of them is there; negative, with the rank left waiting, while one is not on its way."""
@@ -289,7 +293,18 @@ class _Engine:
                 latest = message.arrival
         return latest
 
-    def _record_wait(self, rank: int, ins: Instruction, messages: list[_Message], now: float, until: float) -> None:
+    def _left(self, rank: int, messages: Sequence[_Message]) -> float:
+        """When the last of them has left; negative, with the rank left waiting, while one has no receiver yet."""
+        latest = 0.0
+        for message in messages:
+            if message.left < 0:
+                message.freer = rank
+                return _NOT_YET
+            if message.left > latest:
+                latest = message.left
+        return latest
+
+    def _record_wait(self, rank: int, ins: Instruction, messages: Sequence[_Message], now: float, until: float) -> None:
         """Only the part in which the data was on the wire is exposed communication; before it is a bubble."""
         start = until
         for message in messages:

@@ -2,7 +2,7 @@
 
 from plait.program import Instruction
 
-_DONE = 1e-12
+_DONE = 1e-12  # of the time of day, which is all that floating point keeps of the work left
 
 
 class SharedHost:
@@ -29,7 +29,7 @@ class SharedHost:
     def finish(self, now: float) -> list[tuple[int, float, Instruction]]:
         """Those whose work is done at `now`. An event that others have overtaken finds nobody."""
         self._work_until(now)
-        done = [rank for rank, (left, _) in self.busy.items() if left <= _DONE]
+        done = [rank for rank, (left, _) in self.busy.items() if left <= _DONE * max(now, 1.0)]
         return [(rank, self.busy.pop(rank)[1], self.what.pop(rank)) for rank in done]
 
     def _rate(self) -> float:

@@ -1,0 +1,119 @@
+"""A program run with all its waits and without times: whoever cannot go on is in a cycle of waits."""
+
+from collections import deque
+
+from plait.program.instructions import Instruction, Op
+from plait.program.program import Program
+
+_Key = tuple[int, int, bool]  # stage, micro-batch, gradient
+_Message = tuple[int, int]  # channel, number on it
+# Looked up once: a member of an enumeration costs four times a plain name.
+_SEND, _RECV, _FREE, _F = Op.SEND, Op.RECV, Op.FREE, Op.F
+_COMPUTES_FROM_MESSAGES = frozenset({Op.F, Op.B, Op.I})
+_SUMS = frozenset({Op.REDUCE, Op.REDUCE_TIED})
+
+
+def stuck_ranks(program: Program) -> list[tuple[int, int]]:
+    """(rank, instruction) of every rank that never reaches its end. Linear in the instructions."""
+    machine = _WaitMachine(program)
+    machine.run()
+    return [
+        (rank, index)
+        for rank, (index, instructions) in enumerate(zip(machine.position, program.ranks, strict=True))
+        if index < len(instructions)
+    ]
+
+
+class _WaitMachine:
+    """Ranks are advanced as far as they go; one that waits is woken by what it waits for."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.num_ranks = len(program.ranks)
+        self.position = [0] * self.num_ranks
+        # Per channel (source * num_ranks + sink): sends and receives so far, and who waits for more of them.
+        self.sent: dict[int, int] = {}
+        self.posted: dict[int, int] = {}
+        self.needs: list[dict[_Key, list[_Message]]] = [{} for _ in range(self.num_ranks)]
+        self.unfreed: list[dict[_Key, list[_Message]]] = [{} for _ in range(self.num_ranks)]
+        self.joined: dict[object, set[int]] = {}
+        self.waiting: dict[object, list[int]] = {}
+        self.runnable = deque(range(self.num_ranks))
+
+    def run(self) -> None:
+        while self.runnable:
+            self._advance(self.runnable.popleft())
+
+    def _advance(self, rank: int) -> None:
+        instructions = self.program.ranks[rank]
+        position, end = self.position[rank], len(instructions)
+        while position < end:
+            instruction = instructions[position]
+            op, stage, micro_batch, _, gradient, peer, _, _ = instruction
+            if op is _SEND:
+                key = (stage, micro_batch, gradient)
+                self._count(rank * self.num_ranks + peer, self.sent, self.unfreed[rank], key)
+            elif op is _RECV:
+                key = (stage, micro_batch, gradient)
+                self._count(peer * self.num_ranks + rank, self.posted, self.needs[rank], key)
+            elif op is _FREE:
+                if not self._all_there(rank, self.unfreed[rank].get((stage, micro_batch, gradient)), self.posted):
+                    break
+            elif not self._do(rank, instruction):
+                break
+            position += 1
+        self.position[rank] = position
+
+    def _count(self, channel: int, counts: dict[int, int], book: dict[_Key, list[_Message]], key: _Key) -> None:
+        """One more message on the channel, noted in the rank's book; who waited for it goes on."""
+        number = counts.get(channel, 0)
+        counts[channel] = number + 1
+        noted = book.get(key)
+        if noted is None:
+            book[key] = [(channel, number)]
+        else:
+            noted.append((channel, number))
+        if self.waiting:
+            self.runnable += self.waiting.pop((counts is self.sent, channel), ())
+
+    def _all_there(self, rank: int, messages: list[_Message] | None, counts: dict[int, int]) -> bool:
+        for channel, number in messages or ():
+            if counts.get(channel, 0) <= number:
+                self.waiting.setdefault((counts is self.sent, channel), []).append(rank)
+                return False
+        return True
+
+    def _do(self, rank: int, ins: Instruction) -> bool:
+        """Does a computation or a collective if it need not wait; tells whether it was done."""
+        op, number, micro_batch = ins[:3]
+        if op in _COMPUTES_FROM_MESSAGES:
+            needed = self.needs[rank].get((number, micro_batch, op is not _F))
+            if not self._all_there(rank, needed, self.sent):
+                return False
+            stage = self.program.stages[number]
+            if stage.coupled:
+                spans = zip(stage.ranks, stage.rows[micro_batch], strict=True)
+                return self._meet(rank, ins[:3], {r for r, (first, last) in spans if last > first})
+        elif op in _SUMS:
+            self._join(rank, ins.name)
+        elif op is Op.AWAIT:
+            return self._all_joined(rank, ins.name, set(self.program.bucket_by_name[ins.name].ranks))
+        elif op in (Op.LOSS, Op.CLIP):
+            return self._meet(rank, op, set(range(self.num_ranks)))
+        return True
+
+    def _meet(self, rank: int, where: object, ranks: set[int]) -> bool:
+        """All of `ranks` must be here before any goes on."""
+        if rank not in self.joined.get(where, ()):
+            self._join(rank, where)
+        return self._all_joined(rank, where, ranks)
+
+    def _join(self, rank: int, where: object) -> None:
+        self.joined.setdefault(where, set()).add(rank)
+        self.runnable += self.waiting.pop(where, ())
+
+    def _all_joined(self, rank: int, where: object, ranks: set[int]) -> bool:
+        if self.joined.get(where, set()) >= ranks:
+            return True
+        self.waiting.setdefault(where, []).append(rank)
+        return False

@@ -1,0 +1,52 @@
+"""`plait train --save` and `--load`, and `plait verify` where something is not a number."""
+
+import math
+from pathlib import Path
+
+import torch
+from command_line import JOB, CommandLine
+
+from plait.cli.outcome import largest_loss_difference
+from plait.cli.verify import largest_difference
+
+WORDS = ("train", JOB, "--cluster", "local:2", "--batch", 8, "--micro-batches", 2, "--steps", 2)
+
+
+def test_a_loaded_run_continues_and_still_equals_one_process(
+    plait: CommandLine, tmp_path: Path, warm_ranks: object
+) -> None:
+    whole = plait(*WORDS[:-1], 4, "--stages", 2, "--out", "whole")
+    first = plait(*WORDS, "--stages", 2, "--save", "checkpoint", "--out", "first")
+    second = plait(*WORDS, "--replicas", 2, "--load", "checkpoint", "--out", "second", "--verify")
+    assert (whole.code, first.code, second.code) == (0, 0, 0), whole.error + first.error + second.error
+    assert "losses equal" in second.out
+    assert last_loss(second.out) == last_loss(whole.out)
+
+
+def last_loss(out: str) -> str:
+    """`loss 5.4663 → 5.3966 over 4 steps`: the number after the arrow."""
+    return out.split(" → ")[-1].split(" over ")[0]
+
+
+def test_a_job_without_batches_left_is_told(plait: CommandLine, tmp_path: Path, warm_ranks: object) -> None:
+    (tmp_path / "short.py").write_text(
+        "import torch\nfrom torch import nn\ndef model():\n    return nn.Linear(2, 1)\n"
+        "def batches(n):\n    for _ in range(2):\n        yield torch.randn(n, 2)\n"
+        "def loss(outputs, batch):\n    return outputs.square().mean()\n"
+    )
+    words = ("train", "short.py", "--cluster", "local:1", "--batch", 4)
+    first = plait(*words, "--steps", 5, "--save", "checkpoint", "--out", "first")
+    assert first.code == 0, first.error
+    assert "over 2 steps" in first.out, "a run ends with its batches"
+    second = plait(*words, "--steps", 1, "--load", "checkpoint", "--out", "second")
+    assert second.code == 1
+    assert "short.py gave no batch after the 2 steps the run had made before" in second.error
+
+
+def test_what_is_not_a_number_is_different() -> None:
+    good, bad = torch.ones(3), torch.tensor([1.0, math.nan, 1.0])
+    for found, expected in ((bad, good), (good, bad), (bad, bad)):
+        assert largest_difference({"a": good, "b": found}, {"a": good, "b": expected}) == math.inf
+    assert largest_difference({"a": good}, {"a": good}) == 0.0
+    assert largest_loss_difference([1.0, math.nan], [1.0, math.nan]) == math.inf
+    assert largest_loss_difference([1.0, 2.0], [1.0, 2.0]) == 0.0

@@ -1,0 +1,119 @@
+"""Random graphs, plans for them and programs of those: plain data, no model behind it."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from hypothesis import strategies as st
+
+from plait.cluster import Cluster, Device, DeviceKind, Host, Link
+from plait.cost import AtomCost, Costs, OptimizerCost
+from plait.graph import Atom, Graph, Parameter, RowMixer, Value
+from plait.plan import Plan, StagePlan, validate
+from plait.program import Program, compile_program
+
+KIND = DeviceKind("unit", 1e12, 1e12, 2**40, 1.0, "cpu")
+
+
+@cache
+def star(devices: int, slots: int | None = None) -> Cluster:
+    """Devices around a switch."""
+    names = [f"d{n}" for n in range(devices)]
+    links = [Link(name, "switch", 1e3, 1e-3) for name in names]
+    return Cluster(
+        "star",
+        (Host("host", slots),),
+        tuple(Device(name, "host", KIND, 2**40) for name in names),
+        ("switch",),
+        (*links, Link("host", "switch", 1.0, 1.0)),
+    )
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Chains with skips over any distance, values without rows or gradients, tied and frozen parameters."""
+    count = draw(st.integers(1, 7))
+    values = [draw(_values(producer, count)) for producer in range(count - 1) for _ in range(draw(st.integers(0, 2)))]
+    numbered = [Value(f"v{n}", *rest) for n, rest in enumerate(values)]
+    parameters = [draw(_parameters(number, count)) for number in range(draw(st.integers(0, 6)))]
+    coupled = draw(st.sets(st.integers(0, count - 1), max_size=2))
+    return Graph(
+        "random",
+        tuple(Atom(f"a{n}", "", (f"a{n}",)) for n in range(count)),
+        tuple(numbered),
+        tuple(parameters),
+        tuple(RowMixer(atom, f"a{atom}", "", "statistics", "exchange") for atom in sorted(coupled)),
+    )
+
+
+@st.composite
+def _values(draw: st.DrawFn, producer: int, count: int) -> tuple:
+    consumers = draw(st.sets(st.integers(producer + 1, count - 1), min_size=1, max_size=3))
+    shape = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
+    batch_dim = draw(st.none() | st.integers(0, len(shape) - 1))
+    return (
+        producer,
+        tuple(sorted(consumers)),
+        shape,
+        draw(st.sampled_from(["float32", "int64"])),
+        batch_dim,
+        draw(st.booleans()),
+    )
+
+
+@st.composite
+def _parameters(draw: st.DrawFn, number: int, count: int) -> Parameter:
+    atoms = draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=3))
+    is_buffer = draw(st.booleans())
+    trainable = not is_buffer and draw(st.booleans() | st.just(True))
+    shape = (draw(st.integers(1, 100)),)
+    return Parameter(f"p{number}", shape, "float32", tuple(sorted(atoms)), trainable, is_buffer)
+
+
+@st.composite
+def plans(draw: st.DrawFn, graph: Graph) -> Plan:
+    count = len(graph.atoms)
+    boundaries = sorted(draw(st.sets(st.integers(1, count - 1), max_size=4))) if count > 1 else []
+    edges = [0, *boundaries, count]
+    replicas = [draw(st.integers(1, 4)) for _ in edges[1:]]
+    cluster = star(sum(replicas), draw(st.sampled_from([None, None, 2])))
+    devices = draw(st.permutations(range(sum(replicas))))
+    stages = []
+    for number, size in enumerate(replicas):
+        chosen, devices = tuple(devices[:size]), devices[size:]
+        shares = tuple(draw(st.sampled_from([1.0, 1.0, 0.5, 3.0])) for _ in chosen)
+        stages.append(StagePlan(edges[number], edges[number + 1], chosen, shares))
+    micro_batches = draw(st.integers(1, 6))
+    made = Plan(
+        model=graph.name,
+        fingerprint=graph.fingerprint,
+        cluster=cluster,
+        batch_size=micro_batches * max(replicas) + draw(st.integers(0, 9)),
+        micro_batches=micro_batches,
+        schedule=draw(st.sampled_from(["gpipe", "1f1b"])),
+        stages=tuple(stages),
+        bucket_bytes=draw(st.sampled_from([1, 300, 2**20])),
+    )
+    validate(made, graph)
+    return made
+
+
+@dataclass(frozen=True)
+class Compiled:
+    graph: Graph
+    plan: Plan
+    program: Program
+
+    @property
+    def costs(self) -> Costs:
+        atom = AtomCost(0.5, 0.25, 1.0, 0.5, 16.0, 8.0)
+        optimizer = OptimizerCost(2.0, 1e-3, 0.125)
+        return Costs(self.graph.fingerprint, {"unit": (atom,) * len(self.graph.atoms)}, {"unit": optimizer})
+
+
+@st.composite
+def compiled(draw: st.DrawFn) -> Compiled:
+    """A program of a random plan, for its whole batch or a shorter last one, with or without clipping."""
+    graph = draw(graphs())
+    plan = draw(plans(graph))
+    rows = draw(st.none() | st.integers(1, plan.batch_size))
+    return Compiled(graph, plan, compile_program(plan, graph, batch_rows=rows, clip=draw(st.booleans())))
