@@ -28,12 +28,12 @@ def results() -> str:
 
 
 def broken_links() -> list[str]:
-    broken = []
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
-            if "://" not in target and not (page.parent / target).exists():
-                broken.append(f"{page.relative_to(ROOT)}: {target} does not exist")
-    return broken
+    return [
+        f"{page.relative_to(ROOT)}: {target} does not exist"
+        for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+        if "://" not in target and not (page.parent / target).exists()
+    ]
 
 
 def main() -> None:

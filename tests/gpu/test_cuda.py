@@ -1,4 +1,4 @@
-"""On a machine with a GPU: `pytest -m gpu tests/gpu`. One GPU is enough; two ranks then share it through host memory."""
+"""On a machine with a GPU: `pytest -m gpu tests/gpu`. One is enough: two ranks then share it through host memory."""
 
 import json
 from pathlib import Path
