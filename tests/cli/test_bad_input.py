@@ -188,3 +188,9 @@ def test_job_without_batches(refused: Refused, tmp_path: Path) -> None:
 def test_report_of_nothing(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "timelines.json").write_text("[]")
     assert "holds no finished run" in refused("report", tmp_path)
+
+
+def test_verifying_split_rows_with_dropout_on(refused: Refused, plait: CommandLine, tmp_path: Path) -> None:
+    job = JOB.replace("dropout=0", "dropout=0.1")
+    assert plait("plan", job, "--cluster", "local:2", "--replicas", "2", "--batch", 8, "--out", "split.json").code == 0
+    assert "draws random numbers" in refused("verify", job, "--plan", tmp_path / "split.json")

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import pytest
 import torch
 from command_line import JOB, CommandLine
 
@@ -50,3 +51,16 @@ def test_what_is_not_a_number_is_different() -> None:
     assert largest_difference({"a": good}, {"a": good}) == 0.0
     assert largest_loss_difference([1.0, math.nan], [1.0, math.nan]) == math.inf
     assert largest_loss_difference([1.0, 2.0], [1.0, 2.0]) == 0.0
+
+
+def test_a_failed_run_ends_with_one_paragraph_and_code_1(
+    plait: CommandLine, monkeypatch: pytest.MonkeyPatch, warm_ranks: object
+) -> None:
+    job = Path(__file__).parents[1] / "run" / "fragile_job.py"
+    monkeypatch.setenv("FRAGILE", "1 optimizer 2 raise")
+    outcome = plait("train", job, "--cluster", "local:2", "--stages", 2, "--steps", 5, "--out", "run")
+    assert outcome.code == 1
+    assert "Traceback" not in outcome.error
+    message = " ".join(outcome.error.split())
+    assert message.startswith("error: rank 1 failed, in step 1 at STEP s1.0: ValueError: optimizer is fragile.")
+    assert Path("run/logs/rank-1.log").read_text().count("Traceback") >= 1, "the log has the rest"

@@ -20,7 +20,9 @@ def run(*command: object, cwd: Path) -> str:
 @pytest.mark.timeout(250)
 def test_the_api_example_learns_on_two_ranks(tmp_path: Path) -> None:
     script = EXAMPLES / "api.py"
-    out = run(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, script, cwd=tmp_path)
+    out = run(
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, script, cwd=tmp_path
+    )
     losses = [float(line.rsplit(" ", 1)[1]) for line in out.splitlines() if line.startswith("step")]
     assert len(losses) == 5 and losses[-1] < losses[0] / 2
 

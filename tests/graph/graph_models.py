@@ -154,6 +154,20 @@ class RegionWritesItsInput(Example):
         return F.mse_loss(self.second(hidden), t)
 
 
+class NamesItsDevice(Example):
+    """As rotary embeddings do: the device of the capture stands in the code, also inside a region."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", torch.linspace(0.1, 1, WIDTH))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        with torch.no_grad():
+            waves = (self.frequencies.to(x.device, torch.float32) * x).cos()
+        shift = torch.ones(WIDTH, device=x.device).to(x.device, x.dtype)
+        return F.mse_loss(self.second(self.first(x) * waves) + shift, t)
+
+
 class DetachedBranch(Example):
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         hidden = self.first(x)
@@ -479,10 +493,10 @@ def captured(example: type[nn.Module]) -> tuple[nn.Module, dict[str, Tensor], Mo
 EXAMPLES: list[type[nn.Module]] = [
     Chain, ChunkAndSplit, LargestAndPlace, InplaceActivation, InplaceResidual, WriteThroughView, FillEmptyTensor,
     ReadBeforeAndAfterWrite, WriteIntoBatch, WriteThroughSameTensor, ReadsStrides, NoGradRegion, AutocastRegion,
-    RegionWritesItsInput, DetachedBranch, BatchNormed, BatchNormInRegion, RunningMean, RunningMeanInRegion,
-    BufferReadInSeveralPlaces, MaskFromBuffer, TiedEmbedding, TiedThrice, UnusedAndFrozen, LongSkips, SeveralInputs,
-    SizesFromRows, RowsAsANumber, PositionsAndMasks, PickPerRow, KeepSomeRows, RowsAgainstRows, Convolutions,
-    Recurrent, ReturnsObject,
+    RegionWritesItsInput, NamesItsDevice, DetachedBranch, BatchNormed, BatchNormInRegion, RunningMean,
+    RunningMeanInRegion, BufferReadInSeveralPlaces, MaskFromBuffer, TiedEmbedding, TiedThrice, UnusedAndFrozen,
+    LongSkips, SeveralInputs, SizesFromRows, RowsAsANumber, PositionsAndMasks, PickPerRow, KeepSomeRows,
+    RowsAgainstRows, Convolutions, Recurrent, ReturnsObject,
 ]  # fmt: skip
 ROW_MIXING_EXAMPLES: list[type[nn.Module]] = [
     BatchNormInRegion, RunningMean, RunningMeanInRegion, RowsAsANumber, KeepSomeRows, RowsAgainstRows,

@@ -1,5 +1,7 @@
 """Which nodes stay together, in which order the atoms come, and what flows between them."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,7 @@ from graph_models import (
     KeepSomeRows,
     LongSkips,
     MaskFromBuffer,
+    NamesItsDevice,
     NoGradRegion,
     PositionsAndMasks,
     ReadsStrides,
@@ -30,6 +33,8 @@ from torch import Tensor, nn
 from plait.errors import PlaitError
 from plait.graph import Graph, Model, build_graph
 from plait.graph.cut import cut
+from plait.graph.devices import move_graph
+from plait.graph.stage import build_stage
 
 
 def built(example: type[nn.Module]) -> Model:
@@ -236,3 +241,14 @@ def test_another_precision_has_another_fingerprint():
     module = Chain()
     batch = {name: tensor.float() for name, tensor in module.batch().items()}
     assert build_graph(module, batch).graph.fingerprint != built(Chain).graph.fingerprint
+
+
+def test_a_stage_moved_to_another_device_names_it_everywhere():
+    model = built(NamesItsDevice)
+    (whole,) = cut(model.graph, [])
+    module = copy.deepcopy(build_stage(model, whole).module)
+    move_graph(module.graph, torch.device("meta"))
+    module.recompile()
+    x = torch.zeros(2, 8, device="meta", dtype=torch.float64)
+    (loss,) = module.to("meta")(2, x, x)
+    assert loss.device.type == "meta"

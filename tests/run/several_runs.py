@@ -1,6 +1,6 @@
 """Several runs in one set of real processes: `python several_runs.py FOLDER`.
 
-A process takes seconds to import PyTorch and to capture for the first time. This one does both once and then forks its
+A process takes seconds to import PyTorch and to capture. This one does both once and then forks its
 ranks, which meet over gloo, train by `plait.parallelize` and leave what they saw in FOLDER/rank-N.json.
 """
 
@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from comparison import in_float64, sgd
+from comparison import fresh, in_float64, sgd
 
 import plait
-from plait.graph import build_graph
+import plait.run.trainer as trainer_module
+from plait.graph import Model, build_graph
 from plait.jobs import load_job
-from plait.plan import load_plan
+from plait.plan import Plan, load_plan
+from plait.plan.batches import example
 from plait.run.stage import InFlight, StageRun
 
 LIMIT = 90.0
@@ -29,10 +31,9 @@ def main(folder: Path) -> int:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     runs = json.loads((folder / "runs.json").read_text())
-    job = load_job(runs[0]["job"])
-    build_graph(job.model().double(), in_float64(next(job.batches(2, 0))))  # the first capture imports a lot
+    models = {job: captured(job, plan) for job, plan in {r["job"]: load_plan(r["plan"]) for r in runs}.items()}
     num_ranks = load_plan(runs[0]["plan"]).num_ranks
-    children = [fork(folder, runs, rank, num_ranks) for rank in range(num_ranks)]
+    children = [fork(folder, runs, models, rank, num_ranks) for rank in range(num_ranks)]
     limit = time.monotonic() + LIMIT
     codes = {}
     while len(codes) < num_ranks and time.monotonic() < limit and not any(codes.values()):
@@ -46,12 +47,22 @@ def main(folder: Path) -> int:
     return 0 if len(codes) == num_ranks and not any(codes.values()) else 1
 
 
-def fork(folder: Path, runs: list[dict[str, Any]], rank: int, num_ranks: int) -> int:
+def captured(job_name: str, plan: Plan) -> Model:
+    job = load_job(job_name)
+    torch.manual_seed(0)
+    return build_graph(job.model().double(), example(plan.batch), loss=job.loss)
+
+
+def fork(folder: Path, runs: list[dict[str, Any]], models: dict[str, Model], rank: int, num_ranks: int) -> int:
     pid = os.fork()
     if pid:
         return pid
     try:
-        results = [train(folder / f"store-{number}", run, rank, num_ranks) for number, run in enumerate(runs)]
+        results = []
+        for number, run in enumerate(runs):
+            # `parallelize` would capture the same model again, which takes most of the time
+            trainer_module.build_graph = lambda *_, job=run["job"], **__: fresh(models[job])
+            results.append(train(folder / f"store-{number}", run, rank, num_ranks))
         (folder / f"rank-{rank}.json").write_text(json.dumps(results))
         os._exit(0)
     finally:
@@ -61,7 +72,6 @@ def fork(folder: Path, runs: list[dict[str, Any]], rank: int, num_ranks: int) ->
 def train(store: Path, run: dict[str, Any], rank: int, num_ranks: int) -> dict[str, Any]:
     dist.init_process_group("gloo", store=dist.FileStore(str(store), num_ranks), rank=rank, world_size=num_ranks)
     job, plan = load_job(run["job"]), load_plan(run["plan"] if rank == 0 else run.get("others' plan", run["plan"]))
-    torch.manual_seed(0)
     first_outputs: dict[str, list[Any]] = {}
     trainer = plait.parallelize(
         job.model().double(), plan, optimizer=sgd, loss=job.loss, seed=run["seed"], timeout_seconds=30

@@ -1,6 +1,7 @@
 """The control channel: who is listened to, whose failure is told, and what a rank does when told to stop."""
 
 import json
+import signal
 import socket
 import threading
 import time
@@ -8,8 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
-from plait.run.control import ABORTED, ControlClient, ControlServer
+from plait.run.control import ABORTED, ADDRESS_VARIABLE, ControlClient, ControlServer
+from plait.run.worker import _control
 
 LIMIT = 10.0
 OWN_ERROR, CONSEQUENCE = 0, 2
@@ -196,3 +199,31 @@ def test_a_client_reports_its_own_failure_and_ends(server, exits) -> None:
     }
     assert 1 in exits
     client.finish()
+
+
+def test_the_rank_that_hosts_the_server_waits_for_the_others_last_words(monkeypatch, exits) -> None:
+    """As under torchrun: a rank that found the server gone would take that for the end of a failed run."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}.items():
+        monkeypatch.setenv(name, value)
+    order: list[str] = []
+
+    def slow_rank() -> None:
+        client = ControlClient(store.get("plait/control").decode(), 1, lambda: "")
+        time.sleep(0.5)
+        order.append("rank 1 finishes")
+        client.finish()
+
+    other = threading.Thread(target=slow_rank)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with _control(0, lambda: "", None) as client:
+            other.start()
+            client.finish()
+        order.append("the server is gone")
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    other.join(LIMIT)
+    assert order == ["rank 1 finishes", "the server is gone"]
+    assert exits == []

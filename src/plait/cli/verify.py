@@ -16,7 +16,8 @@ from torch import Tensor
 from plait.cli.options import DtypeOption, JobArgument, SeedOption, checked_dtype
 from plait.cli.outcome import largest_loss_difference
 from plait.errors import PlaitError
-from plait.graph import Graph, build_graph
+from plait.graph import Graph, Model, build_graph
+from plait.graph.randomness import seeded
 from plait.jobs import load_job
 from plait.plan import Plan, load_plan, micro_batch_sizes, save_plan
 from plait.plan.batches import describe, example
@@ -64,6 +65,7 @@ def command(
     work = load_job(job)
     model = build_graph(build_model(work, settings), _example(found.batch, settings), loss=work.loss, name=work.name)
     found = _in_precision(found, model.graph, settings)
+    _refuse_split_masks(model, found)
     one = OneDevice(model, work.optimizer, seed=seed, clip_norm=clip, device=device_of(found))
     sizes = micro_batch_sizes(found.batch_size, found.micro_batches, found.most_replicas)
     batches = job_batches(work, settings)
@@ -101,6 +103,17 @@ def _example(description: object, settings: Settings) -> object:
     return torch.utils._pytree.tree_map_only(
         Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, example(description)
     )
+
+
+def _refuse_split_masks(model: Model, plan: Plan) -> None:
+    """Replicas that share a micro-batch draw masks of their own, so there is nothing to compare."""
+    draws = any(node.target is seeded for node in model.captured.module.graph.nodes)
+    if draws and plan.most_replicas > 1:
+        raise PlaitError(
+            f"the plan splits a micro-batch's rows ({plan.layout()}) and the model draws random numbers: each replica "
+            "draws its own, as documented, so one device's numbers cannot be expected. Turn dropout off (for example "
+            "JOB?dropout=0), or verify a plan with one device per stage."
+        )
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
