@@ -41,6 +41,6 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
 
 
 def test_another_model_kind_or_size_has_another_key():
-    keys = {cache_key("a", "cpu", (1, 2), "cpu"), cache_key("b", "cpu", (1, 2), "cpu")}
-    keys |= {cache_key("a", "gpu", (1, 2), "cpu"), cache_key("a", "cpu", (1, 4), "cpu")}
+    keys = {cache_key("a", "cpu", (1, 2), "cpu", 0), cache_key("b", "cpu", (1, 2), "cpu", 0)}
+    keys |= {cache_key("a", "gpu", (1, 2), "cpu", 0), cache_key("a", "cpu", (1, 4), "cpu", 1)}
     assert len(keys) == 4

@@ -36,6 +36,12 @@ def steps(draw: st.DrawFn) -> list[Step]:
     return chosen
 
 
+def copied(tensor: Tensor) -> Tensor:
+    """Not `contiguous`, which copies several rows but not a single one: even eagerly, a later write into its result
+    would be seen in other places on a batch of one row."""
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
 class RandomModel(nn.Module):
     """Three layers that any step may use: one used twice is tied."""
 
@@ -79,7 +85,7 @@ class RandomModel(nn.Module):
             case "buffer":
                 return a * self.scale
             case "transpose":
-                return a.t().contiguous().t()
+                return copied(a.t()).t()
             case "add_":
                 return a.add_(b)
             case "mul_":
@@ -97,7 +103,8 @@ class RandomModel(nn.Module):
                 filled[:, 1:] = b[:, 1:]
                 return filled
             case "view":
-                return a.contiguous().view(-1).view(a.size(0), WIDTH)
+                whole = a if a.is_contiguous() else copied(a)
+                return whole.view(-1).view(a.size(0), WIDTH)
             case "detach":
                 return a.detach() + b
             case "no_grad":

@@ -19,13 +19,14 @@ def cache_directory() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "plait"
 
 
-def cache_key(fingerprint: str, kind: str, rows: tuple[int, int], device: str) -> str:
+def cache_key(fingerprint: str, kind: str, rows: tuple[int, int], device: str, neighbours: int) -> str:
     name = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else platform.processor()
     content = [
         _VERSION,
         fingerprint,
         kind,
         rows,
+        neighbours,
         device,
         name,
         platform.machine(),

@@ -10,6 +10,7 @@ from plait.cost.analytic import analytic_costs
 from plait.cost.cache import cache_key, load_costs, store_costs
 from plait.cost.costs import Costs
 from plait.cost.measure import measure_costs
+from plait.cost.neighbours import busy_neighbours
 from plait.cost.optimizer import OptimizerFactory, optimizer_cost
 from plait.graph import Model
 
@@ -34,7 +35,9 @@ def estimate_costs(
     if elsewhere:
         state = optimizer_cost(optimizer).state_bytes_per_byte
         parts.append(analytic_costs(model, batch, kinds=list(elsewhere), state_bytes_per_byte=state))
-    parts += [_measured(model, batch, kind, optimizer, largest_rows, use_cache) for kind in here]
+    parts += [
+        _measured(model, batch, kind, optimizer, largest_rows, use_cache, _neighbours(cluster, kind)) for kind in here
+    ]
     costs = parts[0]
     for part in parts[1:]:
         costs = costs.joined(part)
@@ -47,20 +50,33 @@ def is_here(cluster: Cluster, kind: DeviceKind) -> bool:
     return at_hand and all(host.name == "local" for host in cluster.hosts)
 
 
+def _neighbours(cluster: Cluster, kind: DeviceKind) -> int:
+    """Other ranks that compute at the same time on this machine's cores."""
+    slots = cluster.hosts[0].compute_slots or len(cluster.devices)
+    return min(len(cluster.devices), slots) - 1 if kind.backend == "cpu" else 0
+
+
 def _measured(
-    model: Model, batch: Any, kind: DeviceKind, optimizer: OptimizerFactory, largest_rows: int, use_cache: bool
+    model: Model,
+    batch: Any,
+    kind: DeviceKind,
+    optimizer: OptimizerFactory,
+    largest_rows: int,
+    use_cache: bool,
+    neighbours: int,
 ) -> Costs:
     rows = (max(1, largest_rows // 4), max(2, largest_rows))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         device = kind.backend
-        key = cache_key(model.graph.fingerprint, kind.name, rows, device)
+        key = cache_key(model.graph.fingerprint, kind.name, rows, device, neighbours)
         step = optimizer_cost(optimizer, device=device)
         found = load_costs(key) if use_cache else None
         if found is not None and found.fingerprint == model.graph.fingerprint:
             return replace(found, optimizer={kind.name: step})  # another optimiser is no reason to measure again
-        costs = measure_costs(model, batch, kind=kind.name, rows=rows, optimizer=step, device=device)
+        with busy_neighbours(neighbours):
+            costs = measure_costs(model, batch, kind=kind.name, rows=rows, optimizer=step, device=device)
         if use_cache:
             store_costs(key, costs)
         return costs

@@ -94,9 +94,9 @@ def _scaled(
         middle = now(device)
         loss.backward()
         forwards.append(middle - start)
-        backwards.append(now(device) - middle)
-        for parameter in stage.named_parameters().values():
-            parameter.grad = None
+        backwards.append(now(device) - middle)  # gradients add up from the second time on, as over micro-batches
+    for parameter in stage.named_parameters().values():
+        parameter.grad = None
     for name, buffer in stage.named_buffers().items():
         buffer.copy_(buffers[name])
     forward = median(forwards[1:]) / max(sum(a.forward for a in atoms), 1e-12)
