@@ -75,6 +75,7 @@ def test_an_optimiser_keeps_so_many_bytes_per_byte_of_parameters(factory, state)
     cost = optimizer_cost(factory)
     assert cost.state_bytes_per_byte == state
     assert cost.seconds_per_byte > 0
+    assert cost.seconds_per_tensor > 0
 
 
 def test_costs_found_again_are_those_of_the_optimiser_in_use(tmp_path, monkeypatch):

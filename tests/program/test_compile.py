@@ -50,8 +50,8 @@ def work(made: Compiled, rank: int) -> float:
             phase = "forward" if ins.op is Op.F else "backward"
             seconds += made.costs.seconds("unit", phase, stage.start, stage.end, ins.rows)
         elif ins.op is Op.STEP:
-            cost = made.costs.optimizer["unit"]
-            seconds += cost.seconds_fixed + cost.seconds_per_byte * made.program.bucket_by_name[ins.name].num_bytes
+            bucket = made.program.bucket_by_name[ins.name]
+            seconds += made.costs.optimizer["unit"].seconds(bucket.num_bytes, len(bucket.parameters))
     return seconds
 
 

@@ -11,7 +11,7 @@ import torch
 
 from plait.cost.costs import Costs
 
-_VERSION = 1
+_VERSION = 2
 
 
 def cache_directory() -> Path:

@@ -27,11 +27,15 @@ class AtomCost:
 
 @dataclass(frozen=True)
 class OptimizerCost:
-    """What the optimiser keeps and takes, per byte of parameters."""
+    """What the optimiser keeps per byte of parameters, and what a step over some of them takes."""
 
     state_bytes_per_byte: float
     seconds_per_byte: float
     seconds_fixed: float
+    seconds_per_tensor: float = 0.0
+
+    def seconds(self, num_bytes: int, num_tensors: int) -> float:
+        return self.seconds_fixed + self.seconds_per_tensor * num_tensors + self.seconds_per_byte * num_bytes
 
 
 @dataclass(frozen=True)

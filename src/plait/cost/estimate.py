@@ -13,6 +13,7 @@ from plait.cost.measure import measure_costs
 from plait.cost.neighbours import busy_neighbours
 from plait.cost.optimizer import OptimizerFactory, optimizer_cost
 from plait.graph import Model
+from plait.heap import keep_freed_memory
 
 
 def estimate_costs(
@@ -68,6 +69,7 @@ def _measured(
     rows = (max(1, largest_rows // 4), max(2, largest_rows))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    keep_freed_memory()
     try:
         device = kind.backend
         key = cache_key(model.graph.fingerprint, kind.name, rows, device, neighbours)

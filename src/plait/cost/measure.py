@@ -40,7 +40,10 @@ def measure_costs(
 ) -> Costs:
     """Costs of `model`'s atoms on `device` under the name `kind`, fitted between `rows[0]` and `rows[1]`."""
     low, high = rows
-    samples = {size: _sample_atoms(model, batch, size, device, repeats) for size in {low, high}}
+    inputs = {size: batch_inputs(model, batch, size, device) for size in {low, high}}
+    alone = {size: _atoms_alone(model, inputs[size], size, device, repeats) for size in inputs}
+    whole = _in_one_piece(model, inputs, device, 2 * repeats)
+    samples = {size: _scaled(alone[size], *whole[size]) for size in inputs}
     atoms = [_fit(low, high, samples[low][i], samples[high][i]) for i in range(len(model.graph.atoms))]
     return Costs(model.graph.fingerprint, {kind: tuple(atoms)}, {kind: optimizer}, {kind: "measured"})
 
@@ -55,8 +58,9 @@ def _fit(low: int, high: int, a: _Sample, b: _Sample) -> AtomCost:
     return AtomCost(*line(a.forward, b.forward), *line(a.backward, b.backward), *line(a.saved, b.saved))
 
 
-def _sample_atoms(model: Model, batch: Any, rows: int, device: torch.device | str, repeats: int) -> list[_Sample]:
-    inputs = batch_inputs(model, batch, rows, device)
+def _atoms_alone(
+    model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.device | str, repeats: int
+) -> list[_Sample]:
     nodes: dict[str, _Sample] = {}
     saved = SavedBytes(inputs.values())
     for run in walk(model, inputs, rows, device):
@@ -66,7 +70,7 @@ def _sample_atoms(model: Model, batch: Any, rows: int, device: torch.device | st
         forward = _seconds(run.forward, repeats, device)
         both = _seconds(run.there_and_back, repeats, device)
         nodes[run.node.name] = _Sample(forward, max(both - forward, 0.0), newly)
-    return _scaled(model, [_total(nodes, atom.nodes) for atom in model.graph.atoms], inputs, rows, device, repeats)
+    return [_total(nodes, atom.nodes) for atom in model.graph.atoms]
 
 
 def _total(nodes: Mapping[str, _Sample], names: tuple[str, ...]) -> _Sample:
@@ -74,33 +78,36 @@ def _total(nodes: Mapping[str, _Sample], names: tuple[str, ...]) -> _Sample:
     return _Sample(sum(p.forward for p in parts), sum(p.backward for p in parts), sum(p.saved for p in parts))
 
 
-def _scaled(
-    model: Model,
-    atoms: list[_Sample],
-    inputs: Mapping[str, Tensor],
-    rows: int,
-    device: torch.device | str,
-    repeats: int,
-) -> list[_Sample]:
-    """The atoms, so that their sums are what the whole graph takes."""
+def _in_one_piece(
+    model: Model, inputs: Mapping[int, Mapping[str, Tensor]], device: torch.device | str, repeats: int
+) -> dict[int, tuple[float, float]]:
+    """Seconds forward and backward of the whole graph, by rows.
+
+    The sizes take turns: a machine that slows down meanwhile must not look like a cost of more rows.
+    """
     (whole,) = cut(model.graph, [])
     stage = build_stage(model, whole)
     place_stage(stage, torch.device(device))
     buffers = {name: buffer.clone() for name, buffer in stage.named_buffers().items()}
-    forwards, backwards = [], []
+    times: dict[int, list[tuple[float, float]]] = {rows: [] for rows in inputs}
     for _ in range(repeats + 1):
-        start = now(device)
-        (loss,) = stage.module(rows, *[inputs[name] for name in stage.inputs])
-        middle = now(device)
-        loss.backward()
-        forwards.append(middle - start)
-        backwards.append(now(device) - middle)  # gradients add up from the second time on, as over micro-batches
+        for rows, tensors in inputs.items():
+            start = now(device)
+            (loss,) = stage.module(rows, *[tensors[name] for name in stage.inputs])
+            middle = now(device)
+            loss.backward()  # gradients add up from the second time on, as over micro-batches
+            times[rows].append((middle - start, now(device) - middle))
     for parameter in stage.named_parameters().values():
         parameter.grad = None
     for name, buffer in stage.named_buffers().items():
         buffer.copy_(buffers[name])
-    forward = median(forwards[1:]) / max(sum(a.forward for a in atoms), 1e-12)
-    backward = median(backwards[1:]) / max(sum(a.backward for a in atoms), 1e-12)
+    return {rows: (median(f for f, _ in took[1:]), median(b for _, b in took[1:])) for rows, took in times.items()}
+
+
+def _scaled(atoms: list[_Sample], forward_seconds: float, backward_seconds: float) -> list[_Sample]:
+    """The atoms, so that their sums are what the whole graph takes."""
+    forward = forward_seconds / max(sum(a.forward for a in atoms), 1e-12)
+    backward = backward_seconds / max(sum(a.backward for a in atoms), 1e-12)
     return [_Sample(a.forward * forward, a.backward * backward, a.saved) for a in atoms]
 
 

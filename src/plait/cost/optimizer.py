@@ -1,4 +1,4 @@
-"""What an optimiser keeps and takes, found by stepping it once on a parameter of known size."""
+"""What an optimiser keeps and takes, found by stepping it on parameters of known sizes."""
 
 from collections.abc import Callable, Iterable
 
@@ -10,21 +10,42 @@ from plait.cost.costs import OptimizerCost
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
-_NUMBERS = 1 << 18
+_LARGE, _SMALL = 1 << 18, 16  # numbers per parameter
+_MANY = 16
 
 
 def optimizer_cost(factory: OptimizerFactory, *, device: torch.device | str = "cpu") -> OptimizerCost:
-    """State bytes per parameter byte, and the time of a step, for the optimiser `factory` makes."""
-    parameter = nn.Parameter(torch.zeros(_NUMBERS, device=device))
-    parameter.grad = torch.ones_like(parameter)
-    optimizer = factory([parameter])
+    """State bytes per parameter byte, and the time of a step, for the optimiser `factory` makes.
+
+    Three steps tell the parts of the time: one small parameter, many small ones, one large one.
+    """
+    _, one = _step(factory, 1, _SMALL, device)
+    _, many = _step(factory, _MANY, _SMALL, device)
+    state, large = _step(factory, 1, _LARGE, device)
+    per_tensor = max(many - one, 0.0) / (_MANY - 1)
+    size = _LARGE * torch.get_default_dtype().itemsize
+    return OptimizerCost(
+        state_bytes_per_byte=state / size,
+        seconds_per_byte=max(large - one, 0.0) / size,
+        seconds_fixed=max(one - per_tensor, 0.0),
+        seconds_per_tensor=per_tensor,
+    )
+
+
+def _step(factory: OptimizerFactory, count: int, numbers: int, device: torch.device | str) -> tuple[int, float]:
+    """State bytes of the first parameter, and seconds of clearing the gradients and stepping."""
+    parameters = [nn.Parameter(torch.zeros(numbers, device=device)) for _ in range(count)]
+    gradients = [torch.ones_like(parameter) for parameter in parameters]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    optimizer = factory(parameters)
     optimizer.step()
-    state = optimizer.state[parameter].values()
-    kept = sum(t.numel() * t.element_size() for t in state if isinstance(t, Tensor) and t.numel() == _NUMBERS)
+    state = optimizer.state[parameters[0]].values()
+    kept = sum(t.numel() * t.element_size() for t in state if isinstance(t, Tensor) and t.numel() == numbers)
     times = []
     for _ in range(5):
         start = now(device)
+        gradients[0].zero_()  # a bucket's gradients are cleared as one tensor
         optimizer.step()
         times.append(now(device) - start)
-    size = parameter.numel() * parameter.element_size()
-    return OptimizerCost(kept / size, min(times) / size, 0.0)
+    return kept, min(times)

@@ -17,6 +17,7 @@ from plait.cost import OptimizerFactory
 from plait.errors import PlaitError
 from plait.graph import Graph, Loss, Model, batch_rows, build_graph
 from plait.graph.stage import StageCode, build_stage, place_stage
+from plait.heap import keep_freed_memory
 from plait.plan import Plan, load_plan, save_plan, validate
 from plait.plan.batches import example
 from plait.program import Program, check_program, compile_program
@@ -51,6 +52,8 @@ def parallelize(
     captured = build_graph(model, example(plan.batch), loss=loss, name=plan.model)
     validate(plan, captured.graph)
     device = start_process_group(plan, timeout_seconds)
+    if device.type == "cpu":
+        keep_freed_memory()
     plan = agreed_plan(plan)
     validate(plan, captured.graph)
     transport = TorchTransport(groups_of(plan, captured), device=device, timeout_seconds=timeout_seconds)

@@ -28,10 +28,9 @@ class Times:
 
     def step(self, rank: int, bucket: str) -> float:
         device = self.plan.cluster.devices[self.plan.devices[rank]]
+        found = self.program.bucket_by_name[bucket]
         cost = self.costs.optimizer[device.kind.name]
-        return (
-            cost.seconds_fixed + cost.seconds_per_byte * self.program.bucket_by_name[bucket].num_bytes
-        ) / device.speed
+        return cost.seconds(found.num_bytes, len(found.parameters)) / device.speed
 
     def reduce(self, bucket: str) -> tuple[float, tuple[int, ...]]:
         """Seconds of a ring over the bucket's ranks, and the channels it keeps busy."""
