@@ -11,7 +11,7 @@
 One heap operation per message rather than per instruction keeps a million instructions within seconds.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
@@ -24,9 +24,10 @@ from plait.simulate.shared import SharedHost
 from plait.simulate.timeline import Span, Timeline
 from plait.simulate.times import Times
 
-_NOT_YET = -1.0
+# What an instruction answers in place of a time: woken later, the rank does it again, or goes on after it.
+_NOT_YET, _STARTED = -1.0, -2.0
 # Looked up once: a member of an enumeration costs four times a plain name.
-_F, _B, _I, _W, _SEND, _RECV, _STEP, _FREE = Op.F, Op.B, Op.I, Op.W, Op.SEND, Op.RECV, Op.STEP, Op.FREE
+_F, _B, _I, _W, _SEND, _RECV, _FREE = Op.F, Op.B, Op.I, Op.W, Op.SEND, Op.RECV, Op.FREE
 
 
 class _Message:
@@ -71,8 +72,8 @@ class _Engine:
         self.clock = [0.0] * self.num_ranks
         self.channel_free = [0.0] * self.plan.cluster.num_channels
         # Messages of which one side is there, by flow: source * num_ranks + sink.
-        self.unsent: dict[int, deque[_Message]] = {}
-        self.unreceived: dict[int, deque[_Message]] = {}
+        self.unsent: defaultdict[int, deque[_Message]] = defaultdict(deque)
+        self.unreceived: defaultdict[int, deque[_Message]] = defaultdict(deque)
         self.delayed: list[_Message] = []
         self.routes: dict[int, tuple[tuple[int, ...], float, float]] = {}
         self.needs: list[dict[tuple[int, int, bool], list[_Message]]] = [{} for _ in range(self.num_ranks)]
@@ -123,80 +124,70 @@ class _Engine:
         now = max(now, self.clock[rank])  # it may have computed past the event that woke it
         instructions = self.program.ranks[rank]
         position, end = self.position[rank], len(instructions)
-        heap, needs, sent = self.heap, self.needs[rank], self.sent[rank]
-        seconds_of, coupled = self.seconds_of[rank], self.coupled
-        shared = self.hosts[rank]
-        span_append, new_span = self.spans.append, tuple.__new__  # half the time of calling the class
+        heap, compute = self.heap, self._compute
         while position < end:
             instruction = instructions[position]
-            op, stage, micro_batch, name, gradient, _, first, last = instruction
+            op = instruction[0]
             if op is _F or op is _B or op is _I or op is _W:
-                key = (stage, micro_batch, op is not _F)
-                waiting = needs.pop(key, None)
-                if waiting:
-                    arrival = self._arrival(rank, waiting)
-                    if arrival < 0:
-                        needs[key] = waiting
-                        break
-                    if arrival > now:
-                        self._record_wait(rank, instruction, waiting, now, arrival)
-                        now = arrival
-                if shared is not None and heap and heap[0][0] < now:
-                    self._later(rank, position, now)
-                    return
-                if coupled[stage] and op is not _W:
-                    joined = self._meet(rank, now, (op, stage, micro_batch), self._working(stage, micro_batch))
-                    if joined < 0:
-                        break
-                    now = joined
-                cost = seconds_of.get((op, stage, last - first))
-                if cost is None:
-                    cost = seconds_of[op, stage, last - first] = self.times.compute(rank, op, stage, last - first)
-                position += 1
-                if shared is not None:
-                    self.position[rank] = position
-                    self._start_shared(rank, shared, now, cost, instruction)
-                    return
-                span_append(new_span(Span, (rank, "compute", instruction, now, now + cost)))
-                now += cost
-                continue
-            if op is _RECV:
+                later = compute(rank, instruction, now)
+            elif op is _RECV:
                 self._receive(rank, instruction, now)
-                position += 1
-                continue
-            if op is _FREE:
-                messages = sent.pop((stage, micro_batch, gradient), [])
-                left = self._left(rank, messages)
-                if left < 0:
-                    sent[stage, micro_batch, gradient] = messages
-                    break
-                if left > now:
-                    self._record_wait(rank, instruction, messages, now, left)
-                    now = left
-                position += 1
-                continue
-            if heap and heap[0][0] < now:  # somebody may be ahead of us on the links
-                self._later(rank, position, now)
-                return
-            if op is _SEND:
+                later = now
+            elif op is _FREE:
+                later = self._free(rank, instruction, now)
+            elif heap and heap[0][0] < now:  # somebody may be ahead of us on the links
+                later = self._let_others_first(rank, now)
+            elif op is _SEND:
                 self._send(rank, instruction, now)
-            elif op is _STEP and shared is not None:
-                self.position[rank] = position + 1
-                self._start_shared(rank, shared, now, self.times.step(rank, name), instruction)
-                return
+                later = now
             else:
                 later = self._rest(rank, instruction, now)
-                if later < 0:
-                    break
-                now = later
+            if later < 0:
+                position += later == _STARTED
+                break
+            now = later
             position += 1
-        self.position[rank], self.clock[rank] = position, now
+        self.position[rank] = position
+        self.clock[rank] = max(self.clock[rank], now)
         if position == end:
             self.finished[rank] = now
 
-    def _later(self, rank: int, position: int, now: float) -> None:
-        self.position[rank], self.clock[rank] = position, now
+    def _let_others_first(self, rank: int, now: float) -> float:
+        """Comes back to the same instruction at `now`, after every rank whose clock is behind."""
+        self.clock[rank] = now
         heappush(self.heap, (now, rank))
+        return _NOT_YET
+
+    def _compute(self, rank: int, instruction: Instruction, now: float) -> float:
+        """When the computation ends; negative where the rank must be woken."""
+        op, stage, micro_batch, _, _, _, first, last = instruction
+        needs, key = self.needs[rank], (stage, micro_batch, op is not _F)
+        waiting = needs.pop(key, None)
+        if waiting:
+            arrival = self._arrival(rank, waiting)
+            if arrival < 0:
+                needs[key] = waiting
+                return _NOT_YET
+            if arrival > now:
+                self._record_wait(rank, instruction, waiting, now, arrival)
+                now = arrival
+        shared = self.hosts[rank]
+        if shared is not None and self.heap and self.heap[0][0] < now:
+            return self._let_others_first(rank, now)
+        if self.coupled[stage] and op is not _W:
+            joined = self._meet(rank, now, (op, stage, micro_batch), self._working(stage, micro_batch))
+            if joined < 0:
+                return _NOT_YET
+            now = joined
+        seconds_of = self.seconds_of[rank]
+        cost = seconds_of.get((op, stage, last - first))
+        if cost is None:
+            cost = seconds_of[op, stage, last - first] = self.times.compute(rank, op, stage, last - first)
+        if shared is not None:
+            return self._start_shared(rank, shared, now, cost, instruction)
+        # Half the time of calling the class.
+        self.spans.append(tuple.__new__(Span, (rank, "compute", instruction, now, now + cost)))
+        return now + cost
 
     # Messages
 
@@ -204,27 +195,20 @@ class _Engine:
         """Posts a receive. Sends and receives of one flow match in order."""
         _, stage, micro_batch, _, gradient, peer, _, _ = ins
         flow = peer * self.num_ranks + rank
-        waiting = self.unreceived.get(flow)
+        waiting = self.unreceived[flow]
         if waiting:
             message = waiting.popleft()
             message.ready = now
             self._when_ready(message)
         else:
             message = _Message(flow, now)
-            if flow in self.unsent:
-                self.unsent[flow].append(message)
-            else:
-                self.unsent[flow] = deque((message,))
-        book, key = self.needs[rank], (stage, micro_batch, gradient)
-        if key in book:
-            book[key].append(message)
-        else:
-            book[key] = [message]
+            self.unsent[flow].append(message)
+        self.needs[rank].setdefault((stage, micro_batch, gradient), []).append(message)
 
     def _send(self, rank: int, ins: Instruction, now: float) -> None:
         _, stage, micro_batch, _, gradient, peer, _, _ = ins
         flow = rank * self.num_ranks + peer
-        waiting = self.unsent.get(flow)
+        waiting = self.unsent[flow]
         if waiting:
             message = waiting.popleft()
             message.sent = ins
@@ -235,15 +219,21 @@ class _Engine:
         else:
             message = _Message(flow, now)
             message.sent = ins
-            if flow in self.unreceived:
-                self.unreceived[flow].append(message)
-            else:
-                self.unreceived[flow] = deque((message,))
-        book, key = self.sent[rank], (stage, micro_batch, gradient)
-        if key in book:
-            book[key].append(message)
-        else:
-            book[key] = [message]
+            self.unreceived[flow].append(message)
+        self.sent[rank].setdefault((stage, micro_batch, gradient), []).append(message)
+
+    def _free(self, rank: int, ins: Instruction, now: float) -> float:
+        """When what was sent has left; negative where the rank must be woken."""
+        sent, key = self.sent[rank], (ins[1], ins[2], ins[4])
+        messages = sent.pop(key, [])
+        left = self._left(rank, messages)
+        if left < 0:
+            sent[key] = messages
+            return _NOT_YET
+        if left > now:
+            self._record_wait(rank, ins, messages, now, left)
+            return left
+        return now
 
     def _when_ready(self, message: _Message) -> None:
         """Places the message in its turn: when its later side is ready, after whoever is ready before."""
@@ -331,6 +321,9 @@ class _Engine:
             return max(now, found.end)
         if op is Op.STEP:
             cost = self.times.step(rank, ins.name)
+            shared = self.hosts[rank]
+            if shared is not None:
+                return self._start_shared(rank, shared, now, cost, ins)
             self.spans.append(Span(rank, "compute", ins, now, now + cost))
             return now + cost
         together = self._meet(rank, now, op, self.num_ranks)
@@ -371,9 +364,10 @@ class _Engine:
 
     # Devices that share cores
 
-    def _start_shared(self, rank: int, host: SharedHost, now: float, cost: float, ins: Instruction) -> None:
+    def _start_shared(self, rank: int, host: SharedHost, now: float, cost: float, ins: Instruction) -> float:
         host.start(rank, now, cost, ins)
         heappush(self.heap, (host.next_end(), host.event))
+        return _STARTED
 
     def _host_event(self, host: SharedHost, now: float) -> None:
         if now != host.scheduled:
