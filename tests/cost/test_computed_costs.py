@@ -1,5 +1,7 @@
 """Costs on paper: operations and bytes against a device's rates; and what optimisers keep."""
 
+import time
+
 import pytest
 import torch
 from pytest import approx
@@ -75,7 +77,19 @@ def test_an_optimiser_keeps_so_many_bytes_per_byte_of_parameters(factory, state)
     cost = optimizer_cost(factory)
     assert cost.state_bytes_per_byte == state
     assert cost.seconds_per_byte > 0
-    assert cost.seconds_per_tensor > 0
+
+
+class Slow(torch.optim.SGD):
+    """A step takes a millisecond per parameter."""
+
+    def step(self, closure=None):
+        time.sleep(1e-3 * sum(len(group["params"]) for group in self.param_groups))
+
+
+def test_an_optimiser_takes_its_time_per_tensor():
+    cost = optimizer_cost(lambda p: Slow(p, lr=0.1))
+    assert 0.9e-3 < cost.seconds_per_tensor < 3e-3
+    assert cost.seconds(0, 20) > 20 * 0.9e-3
 
 
 def test_costs_found_again_are_those_of_the_optimiser_in_use(tmp_path, monkeypatch):
