@@ -12,7 +12,8 @@ from torch import Tensor, fx, nn
 from plait.graph import Model
 from plait.graph.aliases import alias_sets, mutated_inputs
 from plait.graph.devices import move_arguments, move_graph
-from plait.graph.randomness import Randomness
+from plait.graph.randomness import Randomness, seeded
+from plait.graph.regions import choose, choose_longer
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,10 @@ def _prepare(
     args = move_arguments(fx.map_arg(node.args, take), torch.device(device))
     kwargs = dict(move_arguments(fx.map_arg(node.kwargs, take), torch.device(device)))
     target: Any = node.target
+    if target is choose:
+        target = choose_longer
+    elif target is seeded and args[2] is choose:
+        args = (*args[:2], choose_longer, *args[3:])
 
     def backward(outputs: Any) -> None:
         tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.requires_grad]

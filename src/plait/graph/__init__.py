@@ -1,7 +1,8 @@
 """From an ordinary model to a chain of atoms that can be cut: capture, constraints, stages."""
 
 from plait.graph.build import Model, build_graph
-from plait.graph.capture import CaptureError, Loss, batch_rows
+from plait.graph.capture import Loss, batch_rows
+from plait.graph.errors import CaptureError
 from plait.graph.graph import Atom, Graph, Parameter, RowMixer, Value
 
 __all__ = [

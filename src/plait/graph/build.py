@@ -16,9 +16,11 @@ from plait.graph.capture import Captured, Loss, capture
 from plait.graph.constraints import Binding, bindings
 from plait.graph.graph import Atom, Graph, Parameter, RowMixer, Value
 from plait.graph.mixing import means_over_rows, mixing_nodes
-from plait.graph.normalise import normalise, row_symbols
+from plait.graph.normalise import normalise
 from plait.graph.randomness import called, operator_of
+from plait.graph.regions import choose
 from plait.graph.rows import BatchDims
+from plait.graph.sizes import row_symbols
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def build_graph(model: nn.Module, batch: Any, *, loss: Loss | None = None, name:
     captured = capture(model, batch, loss=loss)
     tensors: dict[str, Tensor] = dict(model.named_parameters())
     tensors.update(model.named_buffers())
-    symbols = row_symbols(captured)
+    symbols = row_symbols(captured.module.graph)
     normalise(captured)
     graph = captured.module.graph
     for node in graph.nodes:
@@ -96,7 +98,7 @@ def module_path(node: fx.Node) -> str:
 
 
 def _atom(group: NodeGroup) -> Atom:
-    first = group.nodes[0]
+    first = next((node for node in group.nodes if called(node)[0] is choose), group.nodes[0])
     module = module_path(first)
     name = f"{module}.{first.name}" if module else first.name
     binds = tuple(f"{b.rule}: {b.why}" for b in group.bindings)

@@ -17,13 +17,14 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 from torch.export import Dim
 
-from plait.errors import PlaitError
+from plait.graph.assertions import drop_assertions
+from plait.graph.decisions import Path, answered
+from plait.graph.errors import CaptureError
+from plait.graph.hidden_shapes import hidden_shapes
+from plait.graph.paths import one_graph
+from plait.graph.sizes import ROWS, sizes_from_rows
 
 Loss = Callable[[Any, Any], Tensor]
-
-
-class CaptureError(PlaitError):
-    """The model cannot be captured as it is."""
 
 
 @dataclass(frozen=True)
@@ -104,15 +105,8 @@ def capture(model: nn.Module, batch: Any, *, loss: Loss | None = None) -> Captur
     dims = pytree.tree_map(
         lambda leaf: {0: Dim.AUTO} if isinstance(leaf, Tensor) and _is_batched(leaf, rows) else None, batch
     )
-    with _module_stack(model) as stack, _refuse_custom_autograd(stack), _refuse_new_buffers(stack):
-        try:
-            exported = torch.export.export(wrapper, (batch,), strict=False, dynamic_shapes=(dims,))
-        except CaptureError:
-            raise
-        except Exception as error:
-            raise CaptureError(_explain(error, stack)) from error
-    module = exported.module(check_guards=False)
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    module = one_graph(lambda path: _export(wrapper, batch, dims, path))
+    placeholders = [node for node in module.graph.find_nodes(op="placeholder") if node.target != ROWS]
     names, batched = [], []
     for node, leaf in zip(placeholders, leaves, strict=True):
         if not isinstance(leaf, Tensor):
@@ -131,6 +125,27 @@ def capture(model: nn.Module, batch: Any, *, loss: Loss | None = None) -> Captur
         input_names=tuple(names),
         input_batched=tuple(batched),
     )
+
+
+def _export(wrapper: LossOf, batch: Any, dims: Any, path: Path) -> fx.GraphModule:
+    """The nodes the model runs on one path through its branches."""
+    with (
+        _module_stack(wrapper.model) as stack,
+        _refuse_custom_autograd(stack),
+        _refuse_new_buffers(stack),
+        answered(path, stack, _user_line),
+        hidden_shapes(),
+    ):
+        try:
+            exported = torch.export.export(wrapper, (batch,), strict=False, dynamic_shapes=(dims,))
+        except CaptureError:
+            raise
+        except Exception as error:
+            raise CaptureError(_explain(error, stack)) from error
+    module = exported.module(check_guards=False)
+    drop_assertions(module.graph)
+    sizes_from_rows(module.graph)
+    return module
 
 
 def batch_rows(batch: Any) -> int:

@@ -11,6 +11,7 @@ they decide every legal cut (`atoms`).
 | buffer written in the forward                    | buffer_rule          |
 | integer or shape that depends on data            | data_dependent_rule  |
 | size not proportional to the rows                | proportional_rule    |
+| random number that chooses what runs            | choice_rule          |
 | mean over rows, which replicas have in parts     | mixing.means_over_rows |
 
 An autocast or no-grad region is a single node already; tied parameters and skips bind nothing: the
@@ -24,6 +25,8 @@ import torch
 from torch import Tensor, fx
 
 from plait.graph.aliases import alias_sets, mutated_inputs
+from plait.graph.randomness import called
+from plait.graph.regions import choose
 from plait.graph.rows import BatchDims
 
 
@@ -42,6 +45,7 @@ def bindings(graph: fx.Graph, dims: BatchDims) -> Iterator[Binding]:
         buffer_rule,
         data_dependent_rule,
         proportional_rule,
+        choice_rule,
     )
     for rule in rules:
         for why, nodes in rule(graph, dims):
@@ -113,6 +117,21 @@ def proportional_rule(graph: fx.Graph, dims: BatchDims) -> Iterator[tuple[str, s
     for node in graph.nodes:
         if node.op == "call_function" and isinstance(node.meta.get("val"), Tensor) and dims.is_irregular(node):
             yield f"{node.name} is not proportional to the batch", {node, *_real(node.users)}
+
+
+def choice_rule(graph: fx.Graph, _: BatchDims) -> Iterator[tuple[str, set[fx.Node]]]:
+    """Every replica of a stage draws for itself whether to skip, so nobody else may be told what was drawn."""
+    for node in graph.nodes:
+        target, args = called(node)
+        if target is choose:
+            asked: set[fx.Node] = set()
+            pending = [args[0]]
+            while pending:
+                source = pending.pop()
+                if source.op == "call_function" and source not in asked:
+                    asked.add(source)
+                    pending += source.all_input_nodes
+            yield f"a random number chooses whether {node.name} runs", {node, *asked}
 
 
 def _real(nodes: object) -> set[fx.Node]:

@@ -1,17 +1,37 @@
-"""Autocast and no-grad regions: nodes that run a graph of their own.
+"""Autocast, no-grad and chosen regions: nodes that run a graph of their own.
 
-The capture makes each such region one node. What happens inside still matters outside: it may overwrite a
-buffer, hand out a view of what came in, draw random numbers or mix rows.
+The capture makes each such region one node (`branches` the chosen ones). What happens inside still matters
+outside: it may overwrite a buffer, hand out a view of what came in, draw random numbers or mix rows.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.utils._pytree as pytree
-from torch import fx
+from torch import Tensor, fx
 from torch._ops import HigherOrderOperator
 
 from plait.graph.randomness import called
+
+Region = Callable[..., Any]
+
+
+class _Choose(HigherOrderOperator):
+    """Runs one of two regions. A higher-order operator, so that generated code can name it as it names PyTorch's."""
+
+    def __init__(self) -> None:
+        super().__init__("plait_choose")
+
+    def __call__(self, condition: Tensor, if_true: Region, if_false: Region, *operands: Any) -> Any:
+        return (if_true if bool(condition) else if_false)(*operands)
+
+
+choose = _Choose()
+
+
+def choose_longer(_: Tensor, if_true: fx.GraphModule, if_false: fx.GraphModule, *operands: Any) -> Any:
+    """What a choice costs where it skips nothing."""
+    return max(if_true, if_false, key=lambda region: len(region.graph.nodes))(*operands)
 
 
 def regions_of(node: fx.Node) -> Iterator[tuple[fx.Graph, tuple[Any, ...]]]:

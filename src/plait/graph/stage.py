@@ -17,9 +17,10 @@ from plait.graph.build import Model, parameter_name
 from plait.graph.cut import StageCut
 from plait.graph.devices import move_graph
 from plait.graph.mixing import CROSS_ENTROPIES, MEAN
-from plait.graph.normalise import RANDOMNESS, ROWS
+from plait.graph.normalise import RANDOMNESS
 from plait.graph.randomness import Randomness, operator_of
 from plait.graph.rows import argument
+from plait.graph.sizes import ROWS
 from plait.graph.synced import batch_norm_over_replicas, count_targets, cross_entropy_over_replicas
 
 REPLICAS = "replicas"

@@ -1,0 +1,7 @@
+"""What can go wrong between a model and its graph."""
+
+from plait.errors import PlaitError
+
+
+class CaptureError(PlaitError):
+    """The model cannot be captured as it is."""
