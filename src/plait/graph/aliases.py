@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from plait.graph.opaque import opaque_call_of
 from plait.graph.randomness import called, operator_of
 from plait.graph.regions import operands_where
 
@@ -59,6 +60,8 @@ def aliased_inputs(node: fx.Node) -> Iterator[fx.Node]:
     if node.target is operator.getitem:
         assert isinstance(node.args[0], fx.Node)
         yield node.args[0]
+    elif opaque_call_of(node) is not None:
+        yield from called(node)[1][2]  # it may hand back what it was given
     elif (function := operator_of(node)) is not None:
         for argument, value in schema_arguments(node):
             if argument.alias_info is not None or _may_return_an_input(node, function):
@@ -77,6 +80,9 @@ def _may_return_an_input(node: fx.Node, function: OpOverload) -> bool:
 def mutated_inputs(node: fx.Node) -> Iterator[fx.Node]:
     """Inputs that `node` overwrites, BatchNorm's running statistics included."""
     if node.op != "call_function":
+        return
+    if (call := opaque_call_of(node)) is not None:
+        yield from (n for name, n in zip(call.tensor_names, called(node)[1][1], strict=True) if name in call.written)
         return
     if operator_of(node) is None:
         yield from operands_where(node, _is_overwritten)

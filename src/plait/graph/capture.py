@@ -7,9 +7,9 @@ module and the line.
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +19,13 @@ from torch.export import Dim
 
 from plait.graph.assertions import drop_assertions
 from plait.graph.decisions import Path, answered
-from plait.graph.errors import CaptureError
+from plait.graph.errors import CaptureError, Place, user_line
 from plait.graph.hidden_shapes import hidden_shapes
+from plait.graph.observe import Observed, Reason, observe
+from plait.graph.opaque import in_one_piece, write_calls
 from plait.graph.paths import one_graph
 from plait.graph.sizes import ROWS, sizes_from_rows
+from plait.graph.watch import module_stack, refuse_custom_autograd, refuse_new_buffers, refuse_other_generators
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -102,10 +105,7 @@ def capture(model: nn.Module, batch: Any, *, loss: Loss | None = None) -> Captur
     leaves = pytree.tree_leaves(batch)
     rows = batch_rows(batch)
     wrapper = LossOf(model, loss).train()
-    dims = pytree.tree_map(
-        lambda leaf: {0: Dim.AUTO} if isinstance(leaf, Tensor) and _is_batched(leaf, rows) else None, batch
-    )
-    module = one_graph(lambda path: _export(wrapper, batch, dims, path))
+    module = _capture_around(wrapper, batch)
     placeholders = [node for node in module.graph.find_nodes(op="placeholder") if node.target != ROWS]
     names, batched = [], []
     for node, leaf in zip(placeholders, leaves, strict=True):
@@ -127,22 +127,63 @@ def capture(model: nn.Module, batch: Any, *, loss: Loss | None = None) -> Captur
     )
 
 
-def _export(wrapper: LossOf, batch: Any, dims: Any, path: Path) -> fx.GraphModule:
-    """The nodes the model runs on one path through its branches."""
+def _capture_around(wrapper: LossOf, batch: Any) -> fx.GraphModule:
+    """Captures what can be captured; the smallest modules that cannot stay in one piece."""
+    reasons: dict[str, Reason] = {}
+    seen: dict[str, Observed] = {}
+    while True:
+        try:
+            return one_graph(partial(_export, wrapper, batch, seen))
+        except CaptureError as error:
+            if error.at is None or not error.at.path or error.at.path in reasons:
+                raise
+            alike = [n for n, m in wrapper.model.named_modules() if n and type(m).__name__ == error.at.kind]
+            reasons |= dict.fromkeys(alike, Reason(error.cause, error.branches))
+            try:
+                seen = observe(wrapper.model, wrapper, lambda rows: _with_rows(batch, rows), reasons)
+            except CaptureError:
+                raise
+            except Exception:  # noqa: BLE001 - the model does not run either (or has no values, on `meta`)
+                raise error from None
+
+
+def _with_rows(batch: Any, rows: int) -> Any:
+    """The batch with its first rows, repeated where it has fewer."""
+    given = batch_rows(batch)
+
+    def resized(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not _is_batched(leaf, given):
+            return leaf
+        if leaf.device.type == "meta":
+            return leaf.new_empty(rows, *leaf.shape[1:])
+        return leaf[torch.arange(rows, device=leaf.device) % given]
+
+    return pytree.tree_map(resized, batch)
+
+
+def _export(wrapper: LossOf, batch: Any, seen: Mapping[str, Observed], path: Path) -> fx.GraphModule:
+    """The nodes the model runs on one path through its branches, modules in `seen` as one node each."""
+    rows = batch_rows(batch)
+    dims = pytree.tree_map(
+        lambda leaf: {0: Dim.AUTO} if isinstance(leaf, Tensor) and _is_batched(leaf, rows) else None, batch
+    )
     with (
-        _module_stack(wrapper.model) as stack,
-        _refuse_custom_autograd(stack),
-        _refuse_new_buffers(stack),
-        answered(path, stack, _user_line),
+        module_stack(wrapper.model) as stack,
+        refuse_custom_autograd(stack),
+        refuse_new_buffers(stack),
+        refuse_other_generators(wrapper.model),
+        answered(path, stack),
         hidden_shapes(),
+        in_one_piece(wrapper.model, seen),
     ):
         try:
             exported = torch.export.export(wrapper, (batch,), strict=False, dynamic_shapes=(dims,))
         except CaptureError:
             raise
         except Exception as error:
-            raise CaptureError(_explain(error, stack)) from error
+            raise _explained(error, stack[-1]) from error
     module = exported.module(check_guards=False)
+    write_calls(module)
     drop_assertions(module.graph)
     sizes_from_rows(module.graph)
     return module
@@ -193,81 +234,14 @@ def _canonical_names(model: nn.Module) -> dict[str, str]:
     return names
 
 
-@contextmanager
-def _module_stack(model: nn.Module) -> Iterator[list[str]]:
-    """While capturing, the path of modules being called, innermost last; kept as it was at an error."""
-    stack: list[str] = []
-    handles = []
-    for name, module in model.named_modules():
-        label = f"{name or 'the model'} ({type(module).__name__})"
-        handles.append(module.register_forward_pre_hook(lambda *_, label=label: stack.append(label)))
-        handles.append(module.register_forward_hook(lambda *_: stack.pop() and None))
-    try:
-        yield stack
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _refuse_custom_autograd(stack: list[str]) -> Iterator[None]:
-    """A custom `autograd.Function`'s own backward is lost by the capture, silently: refuse it instead."""
-    original = torch.autograd.Function.__dict__["apply"]  # the descriptor: the attribute would be bound to the base
-
-    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if cls.__module__.startswith("torch."):
-            return original.__func__(cls, *args, **kwargs)
-        raise CaptureError(
-            f"module {stack[-1] if stack else 'the model'} calls {cls.__qualname__}, an autograd.Function "
-            f"with a backward of its own ({_user_line(traceback.extract_stack())}), which a capture cannot "
-            "keep. Register it as an operator instead (torch.library.custom_op with register_autograd), or "
-            "write its forward in plain PyTorch operations."
-        )
-
-    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        torch.autograd.Function.apply = original  # type: ignore[method-assign]
-
-
-@contextmanager
-def _refuse_new_buffers(stack: list[str]) -> Iterator[None]:
-    """A buffer given a new tensor (`self.mean = ...`) keeps its old one in the capture, silently: refuse it."""
-    original = nn.Module.__setattr__
-
-    def assign(module: nn.Module, name: str, value: Any) -> None:
-        buffer = module.__dict__.get("_buffers", {}).get(name)
-        if stack and isinstance(value, Tensor) and buffer is not None and value is not buffer:
-            raise CaptureError(
-                f"module {stack[-1]} gives its buffer {name!r} a new tensor in its forward "
-                f"({_user_line(traceback.extract_stack())}), which a capture cannot keep. Write into the old one "
-                f"instead: `self.{name}.copy_(...)`."
-            )
-        original(module, name, value)
-
-    nn.Module.__setattr__ = assign  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        nn.Module.__setattr__ = original  # type: ignore[method-assign]
-
-
-def _explain(error: Exception, stack: list[str]) -> str:
-    where = f"in module {stack[-1]}" if stack else "in the model"
-    line = _user_line(traceback.extract_tb(error.__traceback__))
-    summary = str(error).strip().split("\n")[0][:300]
-    return (
-        f"the model cannot be captured: {where}, {line}: {type(error).__name__}: {summary}. "
+def _explained(error: Exception, place: Place) -> CaptureError:
+    line = user_line(traceback.extract_tb(error.__traceback__))
+    summary = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"
+    return CaptureError(
+        f"the model cannot be captured: in module {place}, {line}: {summary}. "
         "Usual causes: a Python branch or loop that depends on a tensor's value, or code outside PyTorch. "
-        "Rewrite it with tensor operations (torch.where, masks) or move it out of the forward."
+        "Rewrite it with tensor operations (torch.where, masks) or move it out of the forward.",
+        at=place,
+        cause=f"{line}: {summary}",
+        branches=True,
     )
-
-
-def _user_line(frames: traceback.StackSummary) -> str:
-    """The innermost frame that is neither PyTorch's nor Plait's."""
-    for frame in reversed(frames):
-        path = frame.filename.replace("\\", "/")
-        if "/torch/" not in path and not path.startswith("<") and "/plait/graph/" not in path:
-            return f'file "{frame.filename}", line {frame.lineno}'
-    return "line unknown"

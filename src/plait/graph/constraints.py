@@ -11,6 +11,7 @@ they decide every legal cut (`atoms`).
 | buffer written in the forward                    | buffer_rule          |
 | integer or shape that depends on data            | data_dependent_rule  |
 | size not proportional to the rows                | proportional_rule    |
+| module that cannot be captured                  | opaque_rule          |
 | random number that chooses what runs            | choice_rule          |
 | mean over rows, which replicas have in parts     | mixing.means_over_rows |
 
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor, fx
 
 from plait.graph.aliases import alias_sets, mutated_inputs
+from plait.graph.opaque import opaque_call_of
 from plait.graph.randomness import called
 from plait.graph.regions import choose
 from plait.graph.rows import BatchDims
@@ -46,6 +48,7 @@ def bindings(graph: fx.Graph, dims: BatchDims) -> Iterator[Binding]:
         data_dependent_rule,
         proportional_rule,
         choice_rule,
+        opaque_rule,
     )
     for rule in rules:
         for why, nodes in rule(graph, dims):
@@ -132,6 +135,13 @@ def choice_rule(graph: fx.Graph, _: BatchDims) -> Iterator[tuple[str, set[fx.Nod
                     asked.add(source)
                     pending += source.all_input_nodes
             yield f"a random number chooses whether {node.name} runs", {node, *asked}
+
+
+def opaque_rule(graph: fx.Graph, _: BatchDims) -> Iterator[tuple[str, set[fx.Node]]]:
+    """A module the capture cannot look into is one node."""
+    for node in graph.nodes:
+        if (call := opaque_call_of(node)) is not None:
+            yield f"{node.name} runs a module in one piece: {call.why}", {node, *_real(node.users)}
 
 
 def _real(nodes: object) -> set[fx.Node]:

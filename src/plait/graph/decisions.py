@@ -5,7 +5,7 @@ path, and leaves a mark in the graph: which value was asked for, and when. `bran
 """
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses import FakeTensor
 from torch.fx.node import has_side_effect
+
+from plait.graph.errors import Place, user_line
 
 _LIBRARY = torch.library.Library("plait", "DEF")
 _LIBRARY.define("decide(Tensor condition, int number) -> Tensor")
@@ -25,7 +27,7 @@ has_side_effect(MARK)  # nobody uses its result, and yet no pass may drop it
 class Question:
     """Where a path has asked."""
 
-    module: str
+    place: Place
     line: str
 
 
@@ -44,15 +46,14 @@ class Path:
 
 
 @contextmanager
-def answered(path: Path, stack: list[str], user_line: Callable[[traceback.StackSummary], str]) -> Iterator[None]:
+def answered(path: Path, stack: list[Place]) -> Iterator[None]:
     """While active, a tensor without a value answers `bool(tensor)` as `path` says."""
     original = Tensor.__bool__
 
     def ask(tensor: Tensor) -> bool:
         if not isinstance(tensor, FakeTensor) or tensor.constant is not None or tensor.numel() != 1:
             return original(tensor)
-        module = stack[-1] if stack else "the model"
-        return path.answer(tensor, Question(module, user_line(traceback.extract_stack())))
+        return path.answer(tensor, Question(stack[-1], user_line(traceback.extract_stack())))
 
     Tensor.__bool__ = ask  # type: ignore[method-assign, assignment]
     try:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, fx
 
 from plait.graph.aliases import AliasSets, alias_sets, is_training_batch_norm, mutated_inputs, schema_arguments
+from plait.graph.opaque import opaque_call_of
 from plait.graph.randomness import operator_of
 from plait.graph.regions import regions_of
 from plait.graph.rows import BatchDims, argument
@@ -142,6 +143,8 @@ class _Finder:
     def reasons(self, node: fx.Node) -> Iterator[Reason]:
         if node not in self.from_batch:
             return
+        if (call := opaque_call_of(node)) is not None and not call.rows_apart:
+            yield f"it runs in one piece ({call.why}), and nothing says that its rows are independent", ""
         yield from self._with_remedy(node)
         yield from self._inside_region(node)
         yield from self._remembers(node)

@@ -9,6 +9,7 @@ from torch import fx
 
 from plait.graph.aliases import alias_sets, make_functional, mutated_inputs
 from plait.graph.capture import Captured
+from plait.graph.opaque import call_opaque
 from plait.graph.randomness import draws_numbers, seeded
 from plait.graph.regions import regions_of
 
@@ -61,7 +62,9 @@ def _copy_overwritten_inputs(graph: fx.Graph) -> None:
 
 
 def _is_random(node: fx.Node) -> bool:
-    return draws_numbers(node) or any(_is_random(n) for graph, _ in regions_of(node) for n in graph.nodes)
+    if draws_numbers(node) or node.target is call_opaque:  # what an opaque module draws is not known
+        return True
+    return any(_is_random(inner) for graph, _ in regions_of(node) for inner in graph.nodes)
 
 
 def _name_random_streams(module: fx.GraphModule) -> None:

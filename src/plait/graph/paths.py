@@ -8,20 +8,22 @@ from torch import fx
 
 from plait.graph.branches import DoesNotFit, SideBySide, check_all_turned, join
 from plait.graph.decisions import Path, Question, is_random, marks
-from plait.graph.errors import CaptureError
+from plait.graph.errors import CaptureError, is_users
 
 Take = Callable[[Path], fx.GraphModule]
 
 
 class BranchError(CaptureError):
-    """A branch on a tensor's value that cannot be captured; `question` says where it is."""
+    """A branch on a tensor's value that cannot be captured."""
 
     def __init__(self, question: Question, why: str) -> None:
         super().__init__(
-            f"module {question.module} branches on a tensor's value ({question.line}): {why}. Write it with tensor "
-            "operations (torch.where, masks), or move it into a module of its own, which then stays in one piece."
+            f"module {question.place} branches on a tensor's value ({question.line}): {why}. Write it with tensor "
+            "operations (torch.where, masks), or move it into a module of its own, which then stays in one piece.",
+            at=question.place,
+            cause=f"it branches on a tensor's value, {question.line}",
+            branches=True,
         )
-        self.question = question
 
 
 def one_graph(take: Take) -> fx.GraphModule:
@@ -64,5 +66,7 @@ def _is_check(take: Take, number: int) -> bool:
     except Exception as error:  # noqa: BLE001 - the user's own
         cause = error.__cause__ or error
         frame = traceback.extract_tb(cause.__traceback__)[-1]
+        if not is_users(frame):
+            return False  # PyTorch's error: the other way does not work here, which does not make it wrong elsewhere
         return linecache.getline(frame.filename, frame.lineno or 0).strip().startswith(("raise", "assert"))
     return False
