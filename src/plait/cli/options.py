@@ -10,7 +10,7 @@ from plait.search import Wishes
 
 _JOB_HELP = "A built-in job (gpt2-tiny, resnet50, …), file.py, or hf:DIR."
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_JOB_HELP)]
-OptionalJobArgument = Annotated[str | None, typer.Argument(metavar="[JOB]", help=_JOB_HELP)]
+OptionalJobArgument = Annotated[str | None, typer.Argument(metavar="JOB", help=_JOB_HELP)]
 ProfileOption = Annotated[
     Path | None, typer.Option("--profile", help="A profile of PipeDream (text) or Piper (JSON) instead of a job.")
 ]

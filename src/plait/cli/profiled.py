@@ -5,11 +5,12 @@ from pathlib import Path
 
 from plait.cluster import Cluster
 from plait.cost import Costs, imported_costs
-from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.graph.profiles import load_profile, profile_graph
 from plait.plan import Plan, ProfileSource
 from plait.search import Answer, Wishes, find_plans
+
+_ROWS_PER_DEVICE = 8  # of the batch to plan for, at least, where the user names none
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,10 @@ class Profiled:
 def prepare_profile(path: Path, cluster: Cluster, *, batch_size: int | None, profile_batch: int | None) -> Profiled:
     """Reads the profile; its times are those of the cluster's first kind of device."""
     profile = load_profile(path, rows=profile_batch)
-    rows = batch_size or profile.batch_size
-    if rows is None:
-        raise PlaitError(f"profile {profile.name} does not say its batch size (mbsInBatch). Give --batch.")
     graph = profile_graph(profile)
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
     costs = imported_costs(profile, graph, kinds=kinds)
+    rows = batch_size or max(profile.rows, _ROWS_PER_DEVICE * len(cluster.devices))
     return Profiled(graph, costs, cluster, rows, ProfileSource(str(path), profile_batch))
 
 

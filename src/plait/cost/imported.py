@@ -22,10 +22,7 @@ def imported_costs(
     slower = {kind.name: _sustained(measured) / _sustained(kind) for kind in kinds}
     return Costs(
         graph.fingerprint,
-        {
-            name: tuple(_cost(profile, atom.nodes, factor) for atom in graph.atoms)  #
-            for name, factor in slower.items()
-        },
+        {name: tuple(_cost(profile, atom.nodes, factor) for atom in graph.atoms) for name, factor in slower.items()},
         {kind.name: computed_optimizer(kind, state_bytes_per_byte) for kind in kinds},
         {name: _source(profile, measured, name, factor) for name, factor in slower.items()},
     )

@@ -1,7 +1,8 @@
 """From a profile to the `Graph` that planning reads: inputs left out, tuples kept whole, the rest in a chain."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import networkx as nx
 
@@ -12,8 +13,35 @@ from plait.graph.profiles.profile import Profile, ProfileEdge, ProfileNode
 _TUPLE_ITEM = "__getitem__"
 
 
-def profile_graph(profile: Profile) -> Graph:
-    """The chain of atoms of `profile`. Raises PlaitError where its edges form a circle or nothing in it computes."""
+Order = Callable[[Graph], Sequence[int]]
+
+
+def profile_graph(profile: Profile, *, order: Order | None = None) -> Graph:
+    """The chain of atoms of `profile`, as the tool numbered them, or in the order that `order` finds for that chain.
+
+    Raises PlaitError where the edges form a circle or nothing computes.
+    """
+    graph = _given_chain(profile)
+    return graph if order is None else _reordered(graph, order(graph))
+
+
+def _reordered(graph: Graph, order: Sequence[int]) -> Graph:
+    """The same graph with atom `order[i]` in place i."""
+    place = {atom: index for index, atom in enumerate(order)}
+    values = [
+        replace(v, producer=place[v.producer], consumers=tuple(sorted(place[c] for c in v.consumers)))
+        for v in graph.values
+    ]
+    assert sorted(place) == list(range(len(graph.atoms))) and all(v.producer < v.consumers[0] for v in values)
+    return replace(
+        graph,
+        atoms=tuple(graph.atoms[atom] for atom in order),
+        values=tuple(sorted(values, key=lambda value: value.producer)),
+        parameters=tuple(replace(p, atoms=tuple(sorted(place[atom] for atom in p.atoms))) for p in graph.parameters),
+    )
+
+
+def _given_chain(profile: Profile) -> Graph:
     order = _running_order(profile)
     sources: dict[str, list[str]] = defaultdict(list)
     for edge in profile.edges:
@@ -25,7 +53,7 @@ def profile_graph(profile: Profile) -> Graph:
             "Give a profile with measured times."
         )
     head_of = _heads(profile, [name for name in order if name not in inputs], sources)
-    heads = list(dict.fromkeys(head_of.values()))  # the order of the chain is decided here and nowhere else
+    heads = list(dict.fromkeys(head_of.values()))
     place = {head: index for index, head in enumerate(heads)}
     atom_of = {name: place[head] for name, head in head_of.items()}
     return Graph(
@@ -88,8 +116,8 @@ def _atoms(profile: Profile, head_of: Mapping[str, str], heads: list[str]) -> tu
 
 
 def _atom(head: ProfileNode, members: list[str]) -> Atom:
-    binds = ("tuple: its items are picked where it is made",) if len(members) > 1 else ()
-    return Atom(f"{head.name} {head.operation}".strip(), head.description, tuple(members), binds)
+    binds = ("tuple: items are picked where it is made",) if len(members) > 1 else ()
+    return Atom(f"{head.name} {head.operation}".strip(), head.name, tuple(members), binds)
 
 
 def _values(

@@ -16,7 +16,7 @@ def load_profile(path: Path | str, *, rows: int | None = None) -> Profile:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise PlaitError(f"cannot read profile {path}: {error.strerror}. Check the path after --profile.") from error
     except UnicodeDecodeError as error:

@@ -65,7 +65,6 @@ def parse_pipedream(text: str, name: str, *, rows: int) -> Profile:
         nodes=tuple(ProfileNode(n, nodes[n].description, (_way(nodes[n], rows),)) for n in in_order),
         edges=tuple(_flow(ends, nodes, rows) for ends in edges),
         rows=rows,
-        batch_size=rows,
     )
 
 
@@ -91,7 +90,7 @@ def _field(found: Mapping[str, str], key: str, line: _Line) -> float:
         numbers = [float(part) for part in parts]
     except ValueError:
         numbers = [math.nan]
-    if not all(math.isfinite(number) and number >= 0 for number in numbers):
+    if not (math.isfinite(sum(numbers)) and min(numbers) >= 0):
         unit = "milliseconds" if key.endswith("time") else "bytes"
         raise line.error(f"{key}={written} must be {unit}, a finite number of 0 or more", "Mend it or profile again")
     return sum(numbers)

@@ -50,17 +50,15 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="ignore")
     nodes: list[_Node]
     edges: list[_Edge]
-    mbsInBatch: Annotated[int, Field(ge=1)] | None = None  # noqa: N815
 
 
 def parse_piper(text: str, name: str) -> Profile:
     """The profile in `text`."""
     try:
         content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise PlaitError(
-            f"profile {name}, line {error.lineno}: not valid JSON ({error.msg}). Mend it, or get the file again."
-        ) from error
+    except (ValueError, RecursionError) as error:
+        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise PlaitError(f"profile {name}{line}: not valid JSON ({error}). Mend it, or get the file again.") from error
     try:
         parsed = _File.model_validate(content)
     except ValidationError as error:
@@ -77,7 +75,6 @@ def parse_piper(text: str, name: str) -> Profile:
             for edge in parsed.edges
         ),
         rows=1,
-        batch_size=parsed.mbsInBatch,
     )
 
 
@@ -105,7 +102,7 @@ def _forward_seconds(ways: list[_Way]) -> float:
     plain = next((way.timePerSample for way in ways if not way.recompute), None)
     again = next((way.timePerSample for way in ways if way.recompute), None)
     if plain is None:
-        return (again or 0.0) / 4  # one forward of two, and a backward of two
+        return (again or 0.0) / 4  # forward, forward again, and a backward twice as long
     if again is not None and 0 < again - plain < plain:
         return again - plain
     return plain * _FORWARD_SHARE

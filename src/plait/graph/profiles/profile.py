@@ -62,15 +62,13 @@ class ProfileEdge:
 class Profile:
     """Nodes in the order their tool numbered them; edges in any order.
 
-    `rows` is how many rows the times were measured with, `batch_size` the global batch to plan for unless
-    the user says otherwise; None where the file does not tell.
+    `rows` is how many rows its numbers were measured with; they are kept here for one row.
     """
 
     name: str
     nodes: tuple[ProfileNode, ...]
     edges: tuple[ProfileEdge, ...]
     rows: int
-    batch_size: int | None
 
     @cached_property
     def node_by_name(self) -> dict[str, ProfileNode]:
