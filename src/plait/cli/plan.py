@@ -63,13 +63,9 @@ def command(
         _only_a_profile(job, dtype)
         prepared = prepare_profile(profile, load_cluster(cluster), batch_size=batch, profile_batch=profile_batch)
     else:
+        job, precision = _only_a_job(job, profile_batch), checked_dtype(dtype)
         prepared = prepare(
-            _only_a_job(job, profile_batch),
-            load_cluster(cluster),
-            batch_size=batch,
-            dtype=checked_dtype(dtype),
-            seed=seed,
-            micro_batches=micro_batches,
+            job, load_cluster(cluster), batch_size=batch, dtype=precision, seed=seed, micro_batches=micro_batches
         )
     answer = prepared.plans(fixed)
     if program is not None:
@@ -81,13 +77,14 @@ def command(
         return
     console = Console()
     show(console, answer, prepared)
+    console.print(f"wrote [bold]{escape(str(out))}[/] · {_what_next(job, out)}")
+
+
+def _what_next(job: str | None, out: Path) -> str:
     file = shlex.quote(str(out))
-    what_next = (
-        f"run it: [bold]{escape(f'plait train {shlex.quote(job)} --plan {file}')}[/]"
-        if job
-        else (f"look at it: [bold]{escape(f'plait simulate {file}')}[/]")
-    )
-    console.print(f"wrote [bold]{escape(str(out))}[/] · {what_next}")
+    if job is None:
+        return f"look at it: [bold]{escape(f'plait simulate {file}')}[/]"
+    return f"run it: [bold]{escape(f'plait train {shlex.quote(job)} --plan {file}')}[/]"
 
 
 def _only_a_profile(job: str | None, dtype: str) -> None:
@@ -112,7 +109,7 @@ def show(console: Console, answer: Answer, prepared: Prepared | Profiled) -> Non
     console.print(plan_table(answer))
     sources = ", ".join(f"{kind}: {source}" for kind, source in prepared.costs.source.items())
     console.print(
-        f"{len(graph.atoms)} atoms · costs {sources} · {len(answer.candidates)} plans simulated in "
+        f"{len(graph.atoms)} atoms · costs {escape(sources)} · {len(answer.candidates)} plans simulated in "
         f"{format_seconds(answer.planning_seconds)} · no plan can beat "
         f"{format_seconds(answer.bound_seconds)} (total work)"
     )
