@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,6 +92,22 @@ class WarmRank:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def public_profile() -> Callable[[str], Path]:
+    """Finds a profile that another tool measured and that is not shipped here; skips where it is not at hand."""
+    folder = Path(os.environ.get("PLAIT_PROFILES") or Path(__file__).parents[2] / "shared" / "profiles")
+
+    def find(name: str) -> Path:
+        if not (folder / name).is_file():
+            repository = "msr-fiddle/piper" if name.endswith(".json") else "msr-fiddle/pipedream"
+            pytest.skip(
+                f"{folder / name} is absent: it is public in github.com/{repository}; name its folder in PLAIT_PROFILES"
+            )
+        return (folder / name).resolve()
+
+    return find
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,11 @@ import typer
 from plait.errors import PlaitError
 from plait.search import Wishes
 
-JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="A built-in job (gpt2-tiny, resnet50, …), file.py, or hf:DIR.")
+_JOB_HELP = "A built-in job (gpt2-tiny, resnet50, …), file.py, or hf:DIR."
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_JOB_HELP)]
+OptionalJobArgument = Annotated[str | None, typer.Argument(metavar="JOB", help=_JOB_HELP)]
+ProfileOption = Annotated[
+    Path | None, typer.Option("--profile", help="A profile of PipeDream (text) or Piper (JSON) instead of a job.")
 ]
 ClusterOption = Annotated[str, typer.Option("--cluster", help="local:N for N processes here, or a cluster file.")]
 BatchOption = Annotated[int | None, typer.Option("--batch", min=1, help="Rows of the global batch.")]

@@ -14,8 +14,9 @@ from plait.cli.options import (
     BatchOption,
     ClusterOption,
     DtypeOption,
-    JobArgument,
     MicroBatchesOption,
+    OptionalJobArgument,
+    ProfileOption,
     ReplicasOption,
     ScheduleOption,
     SeedOption,
@@ -24,8 +25,10 @@ from plait.cli.options import (
     wishes,
 )
 from plait.cli.prepare import Prepared, prepare
+from plait.cli.profiled import Profiled, prepare_profile
 from plait.cluster import load_cluster
 from plait.cluster.units import format_seconds
+from plait.errors import PlaitError
 from plait.plan import save_plan
 from plait.program import compile_program, format_program
 from plait.report import gantt, legend, plan_table
@@ -33,7 +36,7 @@ from plait.search import Answer
 
 
 def command(
-    job: JobArgument,
+    job: OptionalJobArgument = None,
     cluster: ClusterOption = "local:2",
     batch: BatchOption = None,
     stages: StagesOption = None,
@@ -42,18 +45,31 @@ def command(
     schedule: ScheduleOption = None,
     dtype: DtypeOption = "float32",
     seed: SeedOption = 0,
+    profile: ProfileOption = None,
+    profile_batch: Annotated[
+        int | None, typer.Option("--profile-batch", min=1, help="Rows a PipeDream profile was measured with (256).")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Where to write the best plan.")] = Path("plan.json"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     program: Annotated[Path | None, typer.Option("--program", help="Also write the plan's program as text.")] = None,
 ) -> None:
-    """Find the fastest way to train JOB on a cluster and write it to a plan file."""
+    """Find the fastest way to train JOB on a cluster and write it to a plan file.
+
+    With --profile, the model of another tool's profile instead of JOB.
+    """
     fixed = wishes(stages, replicas, micro_batches, schedule)
-    prepared = prepare(
-        job, load_cluster(cluster), batch_size=batch, dtype=checked_dtype(dtype), seed=seed, micro_batches=micro_batches
-    )
+    prepared: Prepared | Profiled
+    if profile is not None:
+        _only_a_profile(job, dtype)
+        prepared = prepare_profile(profile, load_cluster(cluster), batch_size=batch, profile_batch=profile_batch)
+    else:
+        job, precision = _only_a_job(job, profile_batch), checked_dtype(dtype)
+        prepared = prepare(
+            job, load_cluster(cluster), batch_size=batch, dtype=precision, seed=seed, micro_batches=micro_batches
+        )
     answer = prepared.plans(fixed)
     if program is not None:
-        text = format_program(compile_program(answer.best.plan, prepared.model.graph))
+        text = format_program(compile_program(answer.best.plan, prepared.graph))
         write_file(program, text, flag="--program")
     save_plan(answer.best.plan, out)
     if as_json:
@@ -61,16 +77,39 @@ def command(
         return
     console = Console()
     show(console, answer, prepared)
-    run = escape(f"plait train {shlex.quote(job)} --plan {shlex.quote(str(out))}")
-    console.print(f"wrote [bold]{escape(str(out))}[/] · run it: [bold]{run}[/]")
+    console.print(f"wrote [bold]{escape(str(out))}[/] · {_what_next(job, out)}")
 
 
-def show(console: Console, answer: Answer, prepared: Prepared) -> None:
-    graph, best = prepared.model.graph, answer.best
+def _what_next(job: str | None, out: Path) -> str:
+    file = shlex.quote(str(out))
+    if job is None:
+        return f"look at it: [bold]{escape(f'plait simulate {file}')}[/]"
+    return f"run it: [bold]{escape(f'plait train {shlex.quote(job)} --plan {file}')}[/]"
+
+
+def _only_a_profile(job: str | None, dtype: str) -> None:
+    if job is not None:
+        raise PlaitError(f"JOB {job!r} and --profile were both given; a plan is for one of them. Leave one out.")
+    if dtype != "float32":
+        raise PlaitError(f"--dtype {dtype} does not apply to a profile: its sizes are in bytes already. Leave it out.")
+
+
+def _only_a_job(job: str | None, profile_batch: int | None) -> str:
+    if job is None:
+        raise PlaitError("neither JOB nor --profile was given. Name a job, as in `plait plan gpt2-tiny`, or a profile.")
+    if profile_batch is not None:
+        raise PlaitError(
+            f"--profile-batch {profile_batch} says something of a profile. Give --profile, or leave it out."
+        )
+    return job
+
+
+def show(console: Console, answer: Answer, prepared: Prepared | Profiled) -> None:
+    graph, best = prepared.graph, answer.best
     console.print(plan_table(answer))
     sources = ", ".join(f"{kind}: {source}" for kind, source in prepared.costs.source.items())
     console.print(
-        f"{len(graph.atoms)} atoms · costs {sources} · {len(answer.candidates)} plans simulated in "
+        f"{len(graph.atoms)} atoms · costs {escape(sources)} · {len(answer.candidates)} plans simulated in "
         f"{format_seconds(answer.planning_seconds)} · no plan can beat "
         f"{format_seconds(answer.bound_seconds)} (total work)"
     )
@@ -81,7 +120,7 @@ def show(console: Console, answer: Answer, prepared: Prepared) -> None:
     console.print(legend())
 
 
-def _as_data(answer: Answer, prepared: Prepared) -> dict[str, object]:
+def _as_data(answer: Answer, prepared: Prepared | Profiled) -> dict[str, object]:
     best, plan = answer.best, answer.best.plan
     peak = {rank: memory.peak for rank, memory in enumerate(best.memory)}
     return {
@@ -92,7 +131,7 @@ def _as_data(answer: Answer, prepared: Prepared) -> dict[str, object]:
         "schedule": plan.schedule,
         "stages": [
             {
-                "atoms": [atom.name for atom in prepared.model.graph.atoms[stage.start : stage.end]],
+                "atoms": [atom.name for atom in prepared.graph.atoms[stage.start : stage.end]],
                 "devices": [plan.cluster.devices[device].name for device in stage.devices],
                 "data": stage.replicas,
                 "peak_memory_bytes": max(peak[rank] for rank in plan.stage_ranks(index)),

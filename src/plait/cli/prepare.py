@@ -11,7 +11,7 @@ from plait.cluster import Cluster, load_cluster
 from plait.cost import Costs, estimate_costs
 from plait.cost.estimate import is_here
 from plait.errors import PlaitError
-from plait.graph import Model, build_graph
+from plait.graph import Graph, Model, build_graph
 from plait.jobs import Job, load_job
 from plait.plan import Plan
 from plait.plan.batches import describe
@@ -30,6 +30,10 @@ class Prepared:
     costs: Costs
     batch_size: int
     example: Any
+
+    @property
+    def graph(self) -> Graph:
+        return self.model.graph
 
     def plans(self, wishes: Wishes) -> Answer:
         return find_plans(

@@ -27,7 +27,7 @@ from plait.cli.prepare import Prepared, prepare, prepare_plan
 from plait.cli.progress import Progress
 from plait.cluster import load_cluster
 from plait.errors import PlaitError
-from plait.plan import Plan, load_plan, save_plan
+from plait.plan import Plan, check_has_model, load_plan, save_plan
 from plait.run.checkpoint import check_replaceable, checkpoint_step
 from plait.run.session import run_plan
 from plait.run.settings import Settings
@@ -108,6 +108,7 @@ def _prepare_given(plan: Plan, job: str, settings: Settings, batch: int | None) 
         raise PlaitError(
             f"--batch {batch} differs from the plan's batch size {plan.batch_size}. Leave it out, or plan again."
         )
+    check_has_model(plan)
     return prepare_plan(plan, job, dtype=settings.dtype, seed=settings.seed), plan
 
 
@@ -117,7 +118,9 @@ def _as_rank(settings: Settings, plan: Path | None) -> None:
             "under torchrun every rank needs the same plan: make one with `plait plan JOB --cluster FILE` and pass it "
             "with --plan."
         )
-    run_worker(settings.model_copy(update={"batch_size": load_plan(plan).batch_size}), on_message=_print_step)
+    found = load_plan(plan)
+    check_has_model(found)
+    run_worker(settings.model_copy(update={"batch_size": found.batch_size}), on_message=_print_step)
 
 
 def _print_step(_: int, message: dict[str, object]) -> None:

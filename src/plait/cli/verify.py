@@ -19,7 +19,7 @@ from plait.errors import PlaitError
 from plait.graph import Graph, Model, build_graph
 from plait.graph.randomness import seeded
 from plait.jobs import load_job
-from plait.plan import Plan, load_plan, micro_batch_sizes, save_plan
+from plait.plan import Plan, check_has_model, load_plan, micro_batch_sizes, save_plan
 from plait.plan.batches import describe, example
 from plait.run.batch import arranged
 from plait.run.checkpoint import load_tensors
@@ -49,6 +49,7 @@ def command(
 ) -> None:
     """Run a plan and one device on the same batches; exit 0 if loss, gradients and weights agree, else 1."""
     found = load_plan(plan)
+    check_has_model(found)
     if disturb is not None and not 0 <= disturb < found.num_ranks:
         raise PlaitError(f"--disturb-rank {disturb} does not exist: the plan has ranks 0 to {found.num_ranks - 1}.")
     settings = Settings(

@@ -3,6 +3,7 @@
 from plait.cost.analytic import analytic_costs
 from plait.cost.costs import AtomCost, Costs, OptimizerCost
 from plait.cost.estimate import estimate_costs
+from plait.cost.imported import imported_costs
 from plait.cost.links import ring_all_reduce_seconds, transfer_seconds
 from plait.cost.measure import measure_costs
 from plait.cost.optimizer import OptimizerFactory, optimizer_cost
@@ -14,6 +15,7 @@ __all__ = [
     "OptimizerFactory",
     "analytic_costs",
     "estimate_costs",
+    "imported_costs",
     "measure_costs",
     "optimizer_cost",
     "ring_all_reduce_seconds",

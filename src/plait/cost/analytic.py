@@ -52,14 +52,15 @@ def analytic_costs(model: Model, batch: Any, *, kinds: list[Rates], state_bytes_
     with torch.fx.experimental._config.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
         low, high = (_work(model, batch, rows) for rows in _ROWS)
     atoms = {kind.name: tuple(_cost(kind, a, b) for a, b in zip(low, high, strict=True)) for kind in kinds}
-    # An optimiser reads parameter, gradient and state and writes parameter and state.
-    traffic = 3 + 2 * state_bytes_per_byte
-    optimizer = {
-        kind.name: OptimizerCost(state_bytes_per_byte, traffic / (kind.memory_bandwidth * kind.efficiency), 0.0)
-        for kind in kinds
-    }
+    optimizer = {kind.name: computed_optimizer(kind, state_bytes_per_byte) for kind in kinds}
     source = {kind.name: f"computed at {kind.efficiency:.0%} of peak" for kind in kinds}
     return Costs(model.graph.fingerprint, atoms, optimizer, source)
+
+
+def computed_optimizer(kind: Rates, state_bytes_per_byte: float) -> OptimizerCost:
+    """A step reads parameter, gradient and state and writes parameter and state."""
+    traffic = 3 + 2 * state_bytes_per_byte
+    return OptimizerCost(state_bytes_per_byte, traffic / (kind.memory_bandwidth * kind.efficiency), 0.0)
 
 
 def _cost(kind: Rates, low: _Work, high: _Work) -> AtomCost:

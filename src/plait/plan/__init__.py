@@ -3,13 +3,17 @@
 from plait.plan.file import load_plan, save_plan
 from plait.plan.plan import Plan, StagePlan, even_stages, validate
 from plait.plan.rows import micro_batch_sizes, split_rows
+from plait.plan.source import ProfileSource, check_has_model, profile_source
 
 __all__ = [
     "Plan",
+    "ProfileSource",
     "StagePlan",
+    "check_has_model",
     "even_stages",
     "load_plan",
     "micro_batch_sizes",
+    "profile_source",
     "save_plan",
     "split_rows",
     "validate",

@@ -18,7 +18,7 @@ from plait.errors import PlaitError
 from plait.graph import Graph, Loss, Model, batch_rows, build_graph
 from plait.graph.stage import StageCode, build_stage, place_stage
 from plait.heap import keep_freed_memory
-from plait.plan import Plan, load_plan, save_plan, validate
+from plait.plan import Plan, check_has_model, load_plan, save_plan, validate
 from plait.plan.batches import example
 from plait.program import Program, check_program, compile_program
 from plait.run.batch import arranged, named_inputs
@@ -49,6 +49,7 @@ def parallelize(
     `optimizer` is called once per gradient bucket with that bucket's parameters, so it must update each
     parameter by its own gradient alone (as SGD, Adam and their kin do).
     """
+    check_has_model(plan)
     captured = build_graph(model, example(plan.batch), loss=loss, name=plan.model)
     validate(plan, captured.graph)
     device = start_process_group(plan, timeout_seconds)
