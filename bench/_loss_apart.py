@@ -23,6 +23,9 @@ class Prediction(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         inputs = dict(zip(self.names, tensors, strict=True))
+        if hasattr(self.model, "auxiliary"):
+            features = self.model.lower(*inputs.values())
+            return torch.stack([self.model.upper(features), self.model.auxiliary(features)])
         if isinstance(logits := getattr(self.model, "logits", None), Callable):  # type: ignore[arg-type]
             return logits(**inputs)
         if isinstance(network := getattr(self.model, "network", None), nn.Module):
@@ -77,6 +80,10 @@ def _transcript(prediction: Tensor, target: Tensor) -> Tensor:
     return F.ctc_loss(prediction.log_softmax(-1).transpose(0, 1), target, frames, lengths, blank=0, reduction="sum")
 
 
+def _two_heads(prediction: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(prediction[0], target) + 0.4 * F.cross_entropy(prediction[1], target)
+
+
 def _contrast(prediction: Tensor, _: Tensor) -> Tensor:
     own = torch.arange(prediction.size(0))
     return (F.cross_entropy(prediction, own) + F.cross_entropy(prediction.t(), own)) / 2
@@ -91,5 +98,6 @@ _LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "causal": _next_token,
     "segments": _enlarged,
     "ctc": _transcript,
+    "two heads": _two_heads,
     "contrast": _contrast,
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparison import LIMIT, fresh, job_case, make_plan, sizes
+from comparison import LIMIT, fresh, in_float64, job_case, make_plan, sizes
 from text_models import T5
 
 from plait.cli.verify import largest_difference
@@ -46,7 +46,7 @@ def test_three_stages_on_four_processes_train_like_one(name: str, tmp_path: Path
     record = run_plan(settings, plan, tmp_path)
     one = OneDevice(fresh(case.model), job.optimizer)
     batches = itertools.islice(job.batches(plan.batch_size, 0), STEPS)
-    losses = [one.step(batch, sizes(plan, batch)) for batch in batches]
+    losses = [one.step(in_float64(batch), sizes(plan, batch)) for batch in batches]
     assert record.losses == pytest.approx(losses, rel=LIMIT, abs=0)
     found = load_tensors(tmp_path / "results" / "model")
     for kind, tensors in (("gradient/", one.gradients()), ("value/", {**one.parameters, **one.buffers()})):

@@ -23,7 +23,9 @@ WIDE: dict[str, Any] = {
 GROUPED: dict[str, Any] = {**WIDE, "num_key_value_heads": 2}
 # ... and GPT-2's, which some took over.
 GPT: dict[str, Any] = {**MARKS, "n_embd": 16, "n_layer": 4, "n_head": 4, "n_positions": 32}
-EXPERTS = {"moe_intermediate_size": 8, "num_experts": 4, "num_experts_per_tok": 2}
+# The default way of computing experts knows no float64; this is another of the library's own.
+SPARSE: dict[str, Any] = {**GROUPED, "num_experts_per_tok": 2, "experts_implementation": "batched_mm"}
+EXPERTS: dict[str, Any] = {**SPARSE, "num_experts": 4, "moe_intermediate_size": 8}
 TWO_SIDED: dict[str, Any] = {
     **MARKS, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "decoder_start_token_id": 1,
@@ -65,12 +67,14 @@ DECODERS = (
     decoder("LLaMA", "LlamaForCausalLM", "llama", "model.layers.2", GROUPED, fast=True),
     decoder("Mistral", "MistralForCausalLM", "mistral", "model.layers.2", {**GROUPED, "sliding_window": 4}),
     decoder("Mixtral", "MixtralForCausalLM", "mixtral", "model.layers.2",
-            {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}, fast=True),
+            {**SPARSE, "num_local_experts": 4}, fast=True),
+    decoder("Mixtral, experts in a loop", "MixtralForCausalLM", "mixtral", "model.layers.2",
+            {**SPARSE, "num_local_experts": 4, "experts_implementation": "eager"}),
     decoder("Qwen2", "Qwen2ForCausalLM", "qwen2", "model.layers.2", GROUPED),
     decoder("Qwen2-MoE", "Qwen2MoeForCausalLM", "qwen2_moe", "model.layers.2",
-            {**GROUPED, **EXPERTS, "shared_expert_intermediate_size": 16}),
+            {**EXPERTS, "shared_expert_intermediate_size": 16}),
     decoder("Qwen3", "Qwen3ForCausalLM", "qwen3", "model.layers.2", {**GROUPED, "head_dim": 4}),
-    decoder("Qwen3-MoE", "Qwen3MoeForCausalLM", "qwen3_moe", "model.layers.2", {**GROUPED, **EXPERTS, "head_dim": 4}),
+    decoder("Qwen3-MoE", "Qwen3MoeForCausalLM", "qwen3_moe", "model.layers.2", {**EXPERTS, "head_dim": 4}),
     decoder("Gemma", "GemmaForCausalLM", "gemma", "model.layers.2", {**GROUPED, "head_dim": 4}),
     decoder("Gemma 2", "Gemma2ForCausalLM", "gemma2", "model.layers.2",
             {**GROUPED, "head_dim": 4, "query_pre_attn_scalar": 4, "sliding_window": 4}),
@@ -87,12 +91,12 @@ DECODERS = (
     decoder("OLMo", "OlmoForCausalLM", "olmo", "model.layers.2", GROUPED),
     decoder("OLMo 2", "Olmo2ForCausalLM", "olmo2", "model.layers.2", GROUPED),
     decoder("OLMoE", "OlmoeForCausalLM", "olmoe", "model.layers.2",
-            {**GROUPED, "num_experts": 4, "num_experts_per_tok": 2}),
+            {**SPARSE, "num_experts": 4}),
     decoder("Cohere", "CohereForCausalLM", "cohere", "model.layers.2", GROUPED),
     decoder("Cohere 2", "Cohere2ForCausalLM", "cohere2", "model.layers.2", {**GROUPED, "sliding_window": 4}),
     decoder("DeepSeek-V3", "DeepseekV3ForCausalLM", "deepseek_v3", "model.layers.2",
-            {**WIDE, "num_key_value_heads": 4, "moe_intermediate_size": 8, "n_routed_experts": 4, "n_group": 2,
-             "topk_group": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "kv_lora_rank": 8,
+            {**SPARSE, "num_key_value_heads": 4, "moe_intermediate_size": 8, "n_routed_experts": 4, "n_group": 2,
+             "topk_group": 1, "first_k_dense_replace": 1, "kv_lora_rank": 8,
              "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4}),
     decoder("StableLM", "StableLmForCausalLM", "stablelm", "model.layers.2", GROUPED),
     decoder("Granite", "GraniteForCausalLM", "granite", "model.layers.2", GROUPED),
@@ -101,13 +105,13 @@ DECODERS = (
     decoder("Persimmon", "PersimmonForCausalLM", "persimmon", "model.layers.2", WIDE),
     decoder("SmolLM3", "SmolLM3ForCausalLM", "smollm3", "model.layers.2", GROUPED),
     decoder("GPT-OSS", "GptOssForCausalLM", "gpt_oss", "model.layers.2",
-            {**GROUPED, "head_dim": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4}),
+            {**SPARSE, "head_dim": 4, "num_local_experts": 4, "sliding_window": 4}),
 )  # fmt: skip
 
 ENCODERS = (
     encoder("BERT", "BertForMaskedLM", "bert", "bert.encoder.layer.2", WIDE, fast=True),
     encoder("RoBERTa", "RobertaForMaskedLM", "roberta", "roberta.encoder.layer.2", WIDE),
-    encoder("ALBERT", "AlbertForMaskedLM", "albert", "albert.encoder.albert_layer_groups.0",
+    encoder("ALBERT", "AlbertForMaskedLM", "albert", "predictions",
             {**WIDE, "embedding_size": 8}),
     encoder("ELECTRA", "ElectraForMaskedLM", "electra", "electra.encoder.layer.2", {**WIDE, "embedding_size": 8}),
     encoder("DeBERTa", "DebertaForMaskedLM", "deberta", "deberta.encoder.layer.2",
