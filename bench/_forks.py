@@ -99,8 +99,9 @@ def _end(session: int | None) -> None:
 
 
 def one_line(error: BaseException, longest: int = 160) -> str:
-    """The innermost cause, as a reader of a table wants it."""
+    """The innermost cause, as a reader of a table wants it; of a cause without words, its kind and what it stopped."""
+    outer = error
     while error.__cause__ is not None:
-        error = error.__cause__
-    text = " ".join(str(error).split()) or type(error).__name__
+        outer, error = error, error.__cause__
+    text = " ".join(str(error).split()) or f"{type(error).__name__}: {' '.join(str(outer).split())}"
     return text if len(text) <= longest else text[: longest - 1] + "…"

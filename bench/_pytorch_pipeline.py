@@ -67,10 +67,9 @@ def train_split(pipe: Any, call: Call, micro_batches: int, seconds: float) -> Tr
         stage = pipe.build_stage(rank, torch.device("cpu"))
         schedule = ScheduleGPipe(stage, micro_batches, loss_fn=call.loss)
         losses: list[Tensor] = []
-        if rank == 0:
-            schedule.step(*call.args, **call.kwargs)
-        else:
-            schedule.step(target=call.target, losses=losses, **_asked_for(stage.submod, call))
+        args, kwargs = _asked_for(stage.submod, call)
+        last = {"target": call.target, "losses": losses} if stage.is_last else {}
+        schedule.step(*args, **kwargs, **last)
         return {
             "gradients": _gradients(stage.submod),
             "buffers": dict(stage.submod.named_buffers()),
@@ -82,11 +81,11 @@ def train_split(pipe: Any, call: Call, micro_batches: int, seconds: float) -> Tr
     return Trained(ranks[-1]["loss"], [rank["gradients"] for rank in ranks], buffers)
 
 
-def _asked_for(stage: nn.Module, call: Call) -> dict[str, Any]:
-    """The batch's tensors that a later stage names as inputs of its own: PyTorch lets its user hand them in there."""
-    named = {**{f"tensors_{n}": tensor for n, tensor in enumerate(call.args)}, **call.kwargs}
+def _asked_for(stage: nn.Module, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The batch's tensors that a stage names as inputs of its own: PyTorch has its user hand each stage its part."""
     wanted = {node.target for node in stage.graph.nodes if node.op == "placeholder"}  # type: ignore[union-attr]
-    return {name: tensor for name, tensor in named.items() if name in wanted}
+    args = tuple(tensor for n, tensor in enumerate(call.args) if f"tensors_{n}" in wanted)
+    return args, {name: leaf for name, leaf in call.kwargs.items() if name in wanted}
 
 
 def train_whole(model: nn.Module, call: Call, micro_batches: int) -> Trained:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+import torch
 from architecture import Architecture
 from comparison import Case, Outcome, difference, make_case, make_plan, train_alone, train_eagerly, train_on_threads
 
@@ -34,6 +35,9 @@ def expected(architecture: Architecture) -> Outcome:
         return train_alone(case, plan)
     eager = train_eagerly(case, plan)
     used = {p.name for p in case.model.graph.parameters}
+    before = {**dict(case.module.named_parameters()), **dict(case.module.named_buffers())}
+    for name in eager.state.keys() - used:
+        assert torch.equal(eager.state[name], before[name]), f"{name} is written, but not by any stage"
     return Outcome(eager.losses, eager.gradients, {n: t for n, t in eager.state.items() if n in used})
 
 

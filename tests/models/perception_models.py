@@ -16,7 +16,7 @@ from architecture import (
     speech_batch,
 )
 
-LAYERS: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
+LAYERS: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 PATCHES: dict[str, Any] = {**LAYERS, "image_size": IMAGE, "patch_size": 8, "num_labels": CLASSES}
 # SpecAugment masks with numbers from numpy; like dropout, it is left out.
 SPEECH: dict[str, Any] = {
@@ -55,9 +55,9 @@ def towers(name: str, class_name: str, model_type: str, middle: str, **rest: Any
 
 
 VISION = (
-    classifier("ViT", "ViTForImageClassification", "vit", "vit.layers.2", PATCHES, fast=True),
-    classifier("DeiT", "DeiTForImageClassification", "deit", "deit.layers.2", PATCHES),
-    classifier("BEiT", "BeitForImageClassification", "beit", "beit.layers.2",
+    classifier("ViT", "ViTForImageClassification", "vit", "vit.layers.1", PATCHES, fast=True),
+    classifier("DeiT", "DeiTForImageClassification", "deit", "deit.layers.1", PATCHES),
+    classifier("BEiT", "BeitForImageClassification", "beit", "beit.layers.1",
                {**PATCHES, "use_relative_position_bias": True}),
     classifier("Swin", "SwinForImageClassification", "swin", "swin.encoder.layers.1",
                {"image_size": IMAGE, "patch_size": 4, "embed_dim": 8, "depths": [2, 2], "num_heads": [2, 4],
@@ -81,8 +81,8 @@ VISION = (
 )  # fmt: skip
 
 AUDIO = (
-    speech("wav2vec2", "Wav2Vec2ForCTC", "wav2vec2", "wav2vec2.encoder.layers.2", SPEECH),
-    speech("HuBERT", "HubertForCTC", "hubert", "hubert.encoder.layers.2", SPEECH),
+    speech("wav2vec2", "Wav2Vec2ForCTC", "wav2vec2", "wav2vec2.encoder.layers.1", SPEECH),
+    speech("HuBERT", "HubertForCTC", "hubert", "hubert.encoder.layers.1", SPEECH),
 )
 
 TOWER_PAIRS = (
