@@ -6,6 +6,9 @@ from architectures import ARCHITECTURES
 from comparison import LIMIT
 from matrix import random_cuts, worst_difference
 
+# PyTorch warns that its own recurrent layers keep a list of their weights.
+pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes")
+
 NUM_CUTS = 3
 MATRIX = [
     pytest.param(architecture, id=architecture.name, marks=() if architecture.fast else pytest.mark.slow)

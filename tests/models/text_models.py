@@ -54,7 +54,7 @@ encoder_decoder = partial(_text, "encoder-decoder", "paired")
 state_space = partial(_text, "state space", "causal")
 
 DECODERS = (
-    decoder("GPT-2", "GPT2LMHeadModel", "gpt2", "transformer.h.1", GPT, fast=True),
+    decoder("GPT-2", "GPT2LMHeadModel", "gpt2", "transformer.h.1", GPT),
     decoder("GPT-Neo", "GPTNeoForCausalLM", "gpt_neo", "transformer.h.1",
             {**WIDE, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 4}),
     decoder("GPT-J", "GPTJForCausalLM", "gptj", "transformer.h.1", {**GPT, "rotary_dim": 4}),
