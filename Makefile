@@ -1,9 +1,9 @@
-# One command each: `make demo` shows Plait at work, `make test` checks everything.
+# One command each: `make demo` shows Plait at work, `make test` checks it, `make test-all` on every architecture.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint bench docs setup clean
+.PHONY: demo test test-all lint bench docs setup clean
 
 setup: $(VENV)/.ready
 
@@ -26,6 +26,9 @@ lint: setup
 
 test: lint
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+test-all: lint
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m ''
 
 bench: setup
 	@for file in bench/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -340,6 +340,15 @@ class RowsAsANumber(Example):
         return pairs.tanh().sum() * (1.0 / rows) / rows**2 + rows // 2
 
 
+class LengthOfATensor(Example):
+    """`len` of a tensor is its number of rows, whatever the batch."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        hidden = self.first(x).tanh()
+        own = torch.arange(len(hidden))
+        return F.cross_entropy(hidden @ self.second(t).t(), own) / len(x)
+
+
 class PositionsAndMasks(nn.Module):
     """Attention with positions and a mask computed from nothing but sizes."""
 
@@ -495,10 +504,11 @@ EXAMPLES: list[type[nn.Module]] = [
     ReadBeforeAndAfterWrite, WriteIntoBatch, WriteThroughSameTensor, ReadsStrides, NoGradRegion, AutocastRegion,
     RegionWritesItsInput, NamesItsDevice, DetachedBranch, BatchNormed, BatchNormInRegion, RunningMean,
     RunningMeanInRegion, BufferReadInSeveralPlaces, MaskFromBuffer, TiedEmbedding, TiedThrice, UnusedAndFrozen,
-    LongSkips, SeveralInputs, SizesFromRows, RowsAsANumber, PositionsAndMasks, PickPerRow, KeepSomeRows,
-    RowsAgainstRows, Convolutions, Recurrent, ReturnsObject,
+    LongSkips, SeveralInputs, SizesFromRows, RowsAsANumber, LengthOfATensor, PositionsAndMasks, PickPerRow,
+    KeepSomeRows, RowsAgainstRows, Convolutions, Recurrent, ReturnsObject,
 ]  # fmt: skip
 ROW_MIXING_EXAMPLES: list[type[nn.Module]] = [
-    BatchNormInRegion, RunningMean, RunningMeanInRegion, RowsAsANumber, KeepSomeRows, RowsAgainstRows,
+    BatchNormInRegion, RunningMean, RunningMeanInRegion, RowsAsANumber, LengthOfATensor, KeepSomeRows,
+    RowsAgainstRows,
 ]  # fmt: skip
 RANDOM_EXAMPLES: list[type[nn.Module]] = [Dropouts, Noise, StochasticDepth, DropoutInRegion, DropoutOnPlainTensor]

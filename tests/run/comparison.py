@@ -185,6 +185,39 @@ def train_alone(
     return Outcome(losses, one.gradients(), {**{n: p.detach() for n, p in one.parameters.items()}, **one.buffers()})
 
 
+def train_eagerly(case: Case, plan: Plan, *, clip_norm: float | None = None) -> Outcome:
+    """A plain loop over the model as its author wrote it."""
+    module = copy.deepcopy(case.module).train()
+    optimizer = sgd(module.parameters())
+    losses = []
+    for batch in case.batches:
+        optimizer.zero_grad()
+        rows, first, total = sum(sizes(plan, batch)), 0, 0.0
+        for size in sizes(plan, batch):
+            loss = eager_loss(case, module, take_rows(batch, first, first + size)) * (size / rows)
+            loss.backward()
+            total += loss.item()
+            first += size
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
+        optimizer.step()
+        losses.append(total)
+    gradients = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+    state = {n: t.detach() for n, t in [*module.named_parameters(), *module.named_buffers()]}
+    return Outcome(losses, gradients, state)
+
+
+def eager_loss(case: Case, module: nn.Module, batch: Any) -> Tensor:
+    if case.loss is not None:
+        return case.loss(module(batch[0]), batch)
+    result = module(**batch)
+    return result if isinstance(result, Tensor) else result.loss
+
+
+def take_rows(batch: Any, first: int, last: int) -> Any:
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor[first:last], batch)
+
+
 def difference(found: Outcome, expected: Outcome, *, floor: float = 1e-6) -> float:
     """The largest relative difference of losses, gradients, parameters and buffers; see `largest_difference`."""
     losses = [abs(a - b) / abs(b) for a, b in zip(found.losses, expected.losses, strict=True)]

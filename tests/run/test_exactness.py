@@ -4,7 +4,6 @@ Loss, gradients, parameters and buffers after two steps in float64, ranks as thr
 over the same micro-batches; and that against a plain loop over the model as its author wrote it.
 """
 
-import copy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,21 +16,19 @@ from comparison import (
     GPT2,
     LIMIT,
     Case,
-    Outcome,
     adamw,
     assert_trains_like_one_device,
     difference,
     job_case,
     make_case,
     make_plan,
-    sgd,
-    sizes,
+    take_rows,
     train_alone,
+    train_eagerly,
     train_on_threads,
 )
 from torch import Tensor, nn
 
-from plait.plan import Plan
 from plait.run import BadBatch
 
 # (job, rows, micro-batches): small, and well enough conditioned that 1e-9 is about the plan and not about rounding
@@ -63,40 +60,6 @@ def test_one_device_trains_like_a_plain_loop_over_the_model(name: str) -> None:
     case, micro_batches = case_of(name)
     plan = make_plan(case, (1,), micro_batches)
     assert difference(train_eagerly(case, plan), train_alone(case, plan)) <= LIMIT
-
-
-def train_eagerly(case: Case, plan: Plan, *, clip_norm: float | None = None) -> Outcome:
-    module = copy.deepcopy(case.module).train()
-    optimizer = sgd(module.parameters())
-    losses = []
-    for batch in case.batches:
-        optimizer.zero_grad()
-        rows, first, total = sum(sizes(plan, batch)), 0, 0.0
-        for size in sizes(plan, batch):
-            loss = eager_loss(case, module, take_rows(batch, first, first + size)) * (size / rows)
-            loss.backward()
-            total += loss.item()
-            first += size
-        if clip_norm is not None:
-            nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
-        optimizer.step()
-        losses.append(total)
-    gradients = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
-    state = {n: t.detach() for n, t in [*module.named_parameters(), *module.named_buffers()]}
-    return Outcome(losses, gradients, state)
-
-
-def eager_loss(case: Case, module: nn.Module, batch: Any) -> Tensor:
-    if case.loss is not None:
-        return case.loss(module(batch[0]), batch)
-    result = module(**batch)
-    return result if isinstance(result, Tensor) else result.loss
-
-
-def take_rows(batch: Any, first: int, last: int) -> Any:
-    if isinstance(batch, tuple):
-        return tuple(tensor[first:last] for tensor in batch)
-    return {name: tensor[first:last] for name, tensor in batch.items()}
 
 
 # Schedules, shares, buckets, clipping, optimisers

@@ -21,6 +21,7 @@ from plait.graph.assertions import drop_assertions
 from plait.graph.decisions import Path, answered
 from plait.graph.errors import CaptureError, Place, user_line
 from plait.graph.hidden_shapes import hidden_shapes
+from plait.graph.lengths import open_lengths
 from plait.graph.observe import Observed, Reason, observe
 from plait.graph.opaque import in_one_piece, write_calls
 from plait.graph.paths import one_graph
@@ -174,6 +175,7 @@ def _export(wrapper: LossOf, batch: Any, seen: Mapping[str, Observed], path: Pat
         refuse_other_generators(wrapper.model),
         answered(path, stack),
         hidden_shapes(),
+        open_lengths(),
         in_one_piece(wrapper.model, seen),
     ):
         try:
