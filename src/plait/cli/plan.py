@@ -16,6 +16,8 @@ from plait.cli.options import (
     DtypeOption,
     JobArgument,
     MicroBatchesOption,
+    PinOption,
+    PinsOption,
     ReplicasOption,
     ScheduleOption,
     SeedOption,
@@ -40,6 +42,8 @@ def command(
     replicas: ReplicasOption = None,
     micro_batches: MicroBatchesOption = None,
     schedule: ScheduleOption = None,
+    pin: PinOption = None,
+    pins: PinsOption = None,
     dtype: DtypeOption = "float32",
     seed: SeedOption = 0,
     out: Annotated[Path, typer.Option("--out", help="Where to write the best plan.")] = Path("plan.json"),
@@ -47,9 +51,9 @@ def command(
     program: Annotated[Path | None, typer.Option("--program", help="Also write the plan's program as text.")] = None,
 ) -> None:
     """Find the fastest way to train JOB on a cluster and write it to a plan file."""
-    fixed = wishes(stages, replicas, micro_batches, schedule)
+    fixed = wishes(stages, replicas, micro_batches, schedule, pin, pins)
     prepared = prepare(
-        job, load_cluster(cluster), batch_size=batch, dtype=checked_dtype(dtype), seed=seed, micro_batches=micro_batches
+        job, load_cluster(cluster), batch_size=batch, dtype=checked_dtype(dtype), seed=seed, wishes=fixed
     )
     answer = prepared.plans(fixed)
     if program is not None:

@@ -31,6 +31,7 @@ class Model:
     free: frozenset[fx.Node]
     needs_gradient: frozenset[fx.Node]
     unused: tuple[str, ...]  # parameters and buffers the loss does not depend on
+    bindings: tuple[Binding, ...] = ()  # all that the rules found, in no relation to the atoms' order
 
     @cached_property
     def node_by_name(self) -> dict[str, fx.Node]:
@@ -85,6 +86,7 @@ def build_graph(model: nn.Module, batch: Any, *, loss: Loss | None = None, name:
         free=frozenset(free),
         needs_gradient=frozenset(needs_gradient),
         unused=tuple(n for n in tensors if n not in used),
+        bindings=tuple(bound),
     )
 
 
@@ -100,7 +102,8 @@ def _atom(group: NodeGroup) -> Atom:
     module = module_path(first)
     name = f"{module}.{first.name}" if module else first.name
     binds = tuple(f"{b.rule}: {b.why}" for b in group.bindings)
-    return Atom(name, module, tuple(node.name for node in group.nodes), binds)
+    modules = tuple(module_path(node) for node in group.nodes)
+    return Atom(name, module, tuple(node.name for node in group.nodes), binds, modules)
 
 
 def _tensor(captured: Captured, tensors: Mapping[str, Tensor], node: fx.Node) -> Tensor | None:
