@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from plait.cli.explain import checked_part, explain_cuts, explain_parting
 from plait.cli.files import write_file
 from plait.cli.options import (
     BatchOption,
@@ -25,9 +26,10 @@ from plait.cli.options import (
     checked_dtype,
     wishes,
 )
-from plait.cli.prepare import Prepared, prepare
+from plait.cli.prepare import Prepared, capture_job, prepare
 from plait.cluster import load_cluster
 from plait.cluster.units import format_seconds
+from plait.errors import PlaitError
 from plait.plan import save_plan
 from plait.program import compile_program, format_program
 from plait.report import gantt, legend, plan_table
@@ -49,8 +51,26 @@ def command(
     out: Annotated[Path, typer.Option("--out", help="Where to write the best plan.")] = Path("plan.json"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     program: Annotated[Path | None, typer.Option("--program", help="Also write the plan's program as text.")] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", help="Instead of planning: cuts, or cuts:MODULE, shows where the model may be cut."),
+    ] = None,
+    between: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--between", metavar="A B", help="With --explain cuts: may a cut part A and B? If not, why?"),
+    ] = None,
 ) -> None:
     """Find the fastest way to train JOB on a cluster and write it to a plan file."""
+    if between is not None and explain != "cuts":
+        raise PlaitError("--between goes with --explain cuts: add that.")
+    if explain is not None:
+        part = checked_part(explain)
+        captured = capture_job(job, load_cluster(cluster), batch_size=batch, dtype=checked_dtype(dtype), seed=seed)
+        if between is not None:
+            explain_parting(captured, between, micro_batches=micro_batches, as_json=as_json)
+        else:
+            explain_cuts(captured, part, micro_batches=micro_batches, as_json=as_json)
+        return
     fixed = wishes(stages, replicas, micro_batches, schedule, pin, pins)
     prepared = prepare(
         job, load_cluster(cluster), batch_size=batch, dtype=checked_dtype(dtype), seed=seed, wishes=fixed

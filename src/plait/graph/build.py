@@ -38,6 +38,18 @@ class Model:
         return {node.name: node for node in self.captured.module.graph.nodes}
 
     @cached_property
+    def atom_of(self) -> dict[fx.Node, int]:
+        return {node: index for index, nodes in enumerate(self.atom_nodes) for node in nodes}
+
+    @cached_property
+    def bindings_of(self) -> dict[fx.Node, list[Binding]]:
+        found: dict[fx.Node, list[Binding]] = {}
+        for binding in self.bindings:
+            for node in binding.nodes:
+                found.setdefault(node, []).append(binding)
+        return found
+
+    @cached_property
     def free_writers(self) -> dict[fx.Node, list[fx.Node]]:
         """Per free node, the free nodes that write into memory it shares: they go where it goes."""
         return _writers(_written(self.captured.module.graph), self.free)
