@@ -1,6 +1,7 @@
 """`plait plan JOB --explain cuts`: where the model may be cut, and why not elsewhere; nothing is measured."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import typer
@@ -20,60 +21,75 @@ from plait.report.cuts import atom_table, module_table, node_table
 _FEW_ATOMS = 40  # fit a screen, one line each
 
 
-def checked_part(what: str) -> str:
-    """The module or atom that `--explain WHAT` asks for; empty for the whole model."""
-    kind, colon, part = what.partition(":")
+@dataclass(frozen=True)
+class Question:
+    """What is to be explained: the cuts of a module or atom (of all if empty), or those between two of them."""
+
+    part: str
+    between: tuple[str, str] | None
+
+
+def question(explain: str | None, between: tuple[str, str] | None) -> Question:
+    kind, colon, part = (explain or "").partition(":")
+    if between is not None and explain != "cuts":
+        raise PlaitError("--between goes with --explain cuts: add that.")
     if kind != "cuts" or (colon and not part):
-        raise PlaitError(f"--explain {what!r} is not known; write cuts, or cuts:MODULE for one module.")
-    return part
+        raise PlaitError(f"--explain {explain!r} is not known; write cuts, or cuts:MODULE for one module.")
+    return Question(part, between)
 
 
-def explain_cuts(captured: CapturedJob, part: str, *, micro_batches: int | None, as_json: bool) -> None:
-    """The atoms of `part`, its legal cuts with the bytes at each, and why nodes of an atom stay together."""
+def explain_cuts(captured: CapturedJob, asked: Question, *, micro_batches: int | None, as_json: bool) -> None:
+    """Prints the answer, for people or as one JSON object."""
     model, rows = captured.model, micro_rows(captured.batch_size, micro_batches)
-    graph, atoms = model.graph, _atoms(model.graph, part)
-    if as_json:
-        typer.echo(json.dumps(_as_data(model, atoms, rows)))
+    if asked.between is not None:
+        found = parting(model, *asked.between)
+        if as_json:
+            typer.echo(json.dumps(_parting_data(model.graph, asked.between, found, rows)))
+        else:
+            said = escape(_told(model.graph, asked.between, found, rows))
+            Console(highlight=False, soft_wrap=True).print(said)
         return
-    console = Console()
+    atoms = _atoms(model.graph, asked.part)
+    if as_json:
+        typer.echo(json.dumps(_cuts_data(model, atoms, rows)))
+    else:
+        _show(Console(), model, atoms, asked.part, rows)
+
+
+def _show(console: Console, model: Model, atoms: list[int], part: str, rows: int) -> None:
+    graph, more = model.graph, ""
     if part and len(atoms) == 1:
         console.print(node_table(model, atoms[0]))
     elif len(atoms) <= _FEW_ATOMS:
         console.print(atom_table(graph, atoms, part or graph.name, rows))
-        console.print("inside an atom: [bold]--explain cuts:ATOM[/]", end=" · ")
+        more = " · look into an atom: [bold]--explain cuts:ATOM[/]"
     else:
         console.print(module_table(graph, atoms, part, rows))
-        console.print("inside a module: [bold]--explain cuts:MODULE[/]", end=" · ")
-    console.print(f"{len(graph.atoms)} atoms, {len(graph.atoms) - 1} legal cuts in all")
+        more = " · look into a module: [bold]--explain cuts:MODULE[/]"
+    console.print(f"{len(graph.atoms)} atoms, {len(graph.atoms) - 1} legal cuts in all{more}")
 
 
-def explain_parting(captured: CapturedJob, names: tuple[str, str], *, micro_batches: int | None, as_json: bool) -> None:
-    """Whether a cut may part two parts of the model: where, or why not."""
-    graph, rows = captured.model.graph, micro_rows(captured.batch_size, micro_batches)
-    found = parting(captured.model, *names)
-    every = crossings(graph)
-    across = {position: every[position] for position in found.cuts}
-    if as_json:
-        cuts = [{"before": graph.atoms[p].name, **_cut_data(here, rows)} for p, here in across.items()]
-        why = {"nodes": found.nodes, "why": str(found.reason)} if found.reason else {}
-        typer.echo(json.dumps({"between": names, "micro_batch_rows": rows, "cuts": cuts, **why}))
-        return
-    Console(highlight=False, soft_wrap=True).print(escape(_told(graph, names, found, across, rows)))
-
-
-def _told(graph: Graph, names: tuple[str, str], found: Parting, across: dict[int, Crossing], rows: int) -> str:
+def _told(graph: Graph, names: tuple[str, str], found: Parting, rows: int) -> str:
     both = " and ".join(names)
     if found.reason and found.nodes:
         which = "" if set(names) == set(found.nodes) else f", because of {' and '.join(found.nodes)}"
         return f"{both} may not be parted{which}: {found.reason}."
-    if not across:
+    if not found.cuts:
         return f"no single cut has all of {both} on different sides: they take turns in the order of the atoms."
-    best = min(across, key=lambda position: across[position].num_bytes(rows))
-    sent = f"{format_bytes(across[best].row_bytes)} per row, {format_bytes(across[best].num_bytes(rows))} for a"
+    across = crossings(graph)
+    best = min(found.cuts, key=lambda position: across[position].num_bytes(rows))
     return (
-        f"{both} may be parted, by {len(across)} legal cut{'s' if len(across) > 1 else ''}. The fewest bytes cross "
-        f"before {graph.atoms[best].name}: {sent} micro-batch of {rows} rows."
+        f"{both} may be parted, by {len(found.cuts)} legal cut{'s' if len(found.cuts) > 1 else ''}. The fewest bytes "
+        f"cross before {graph.atoms[best].name}: {format_bytes(across[best].row_bytes)} per row, "
+        f"{format_bytes(across[best].num_bytes(rows))} for a micro-batch of {rows} rows."
     )
+
+
+def _parting_data(graph: Graph, names: tuple[str, str], found: Parting, rows: int) -> dict[str, Any]:
+    across = crossings(graph)
+    cuts = [{"before": graph.atoms[position].name, **_cut_data(across[position], rows)} for position in found.cuts]
+    why = {"nodes": found.nodes, "why": str(found.reason)} if found.reason else {}
+    return {"between": names, "micro_batch_rows": rows, "cuts": cuts, **why}
 
 
 def _atoms(graph: Graph, part: str) -> list[int]:
@@ -83,7 +99,7 @@ def _atoms(graph: Graph, part: str) -> list[int]:
     return sorted({atom for name in names.matching(part) for atom in names.atoms_of(name)})
 
 
-def _as_data(model: Model, atoms: list[int], rows: int) -> dict[str, Any]:
+def _cuts_data(model: Model, atoms: list[int], rows: int) -> dict[str, Any]:
     across = crossings(model.graph)
     return {
         "model": model.graph.name,

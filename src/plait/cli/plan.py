@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from plait.cli.explain import checked_part, explain_cuts, explain_parting
+from plait.cli.explain import explain_cuts, question
 from plait.cli.files import write_file
 from plait.cli.options import (
     BatchOption,
@@ -29,7 +29,6 @@ from plait.cli.options import (
 from plait.cli.prepare import Prepared, capture_job, prepare
 from plait.cluster import load_cluster
 from plait.cluster.units import format_seconds
-from plait.errors import PlaitError
 from plait.plan import save_plan
 from plait.program import compile_program, format_program
 from plait.report import gantt, legend, plan_table
@@ -61,15 +60,10 @@ def command(
     ] = None,
 ) -> None:
     """Find the fastest way to train JOB on a cluster and write it to a plan file."""
-    if between is not None and explain != "cuts":
-        raise PlaitError("--between goes with --explain cuts: add that.")
-    if explain is not None:
-        part = checked_part(explain)
+    if explain is not None or between is not None:
+        asked = question(explain, between)
         captured = capture_job(job, load_cluster(cluster), batch_size=batch, dtype=checked_dtype(dtype), seed=seed)
-        if between is not None:
-            explain_parting(captured, between, micro_batches=micro_batches, as_json=as_json)
-        else:
-            explain_cuts(captured, part, micro_batches=micro_batches, as_json=as_json)
+        explain_cuts(captured, asked, micro_batches=micro_batches, as_json=as_json)
         return
     fixed = wishes(stages, replicas, micro_batches, schedule, pin, pins)
     prepared = prepare(

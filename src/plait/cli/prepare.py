@@ -75,7 +75,7 @@ def capture_job(job_name: str, cluster: Cluster, *, batch_size: int | None, dtyp
 def prepare(
     job_name: str, cluster: Cluster, *, batch_size: int | None, dtype: str, seed: int, wishes: Wishes | None = None
 ) -> Prepared:
-    """Captures the job's model and finds its costs; `wishes` that cannot be granted are told before that."""
+    """Captures the job's model and finds its costs; pins that cannot hold are told in between."""
     wishes = wishes or Wishes()
     captured = capture_job(job_name, cluster, batch_size=batch_size, dtype=dtype, seed=seed)
     job, model, rows, example = captured.job, captured.model, captured.batch_size, captured.example
