@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from plait.errors import PlaitError
-from plait.search import Wishes
+from plait.search import Pin, Wishes, load_pins, parse_pin
 
 _JOB_HELP = "A built-in job (gpt2-tiny, resnet50, …), file.py, or hf:DIR."
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_JOB_HELP)]
@@ -23,15 +23,35 @@ ReplicasOption = Annotated[
 MicroBatchesOption = Annotated[int | None, typer.Option("--micro-batches", min=1, help="Micro-batches per step.")]
 ScheduleOption = Annotated[str | None, typer.Option("--schedule", help="gpipe or 1f1b.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seeds weights, data and dropout.")]
+PinOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pin",
+        help='Where to cut and where not: "cut before MODULE", "no cut after MODULE", "keep MODULE, MODULE", '
+        '"keep each MODULE", "stage 0 = MODULE, MODULE". As often as you like.',
+    ),
+]
+PinsOption = Annotated[Path | None, typer.Option("--pins", help='A TOML file with pins = ["cut before …", …].')]
 PlanOption = Annotated[Path | None, typer.Option("--plan", help="A plan file; planned now if not given.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="float32, float64 or bfloat16.")]
 
 _DTYPES = ("float32", "float64", "bfloat16")
 
 
-def wishes(stages: int | None, replicas: str | None, micro_batches: int | None, schedule: str | None) -> Wishes:
+def wishes(
+    stages: int | None,
+    replicas: str | None,
+    micro_batches: int | None,
+    schedule: str | None,
+    pin: list[str] | None,
+    pins: Path | None,
+) -> Wishes:
     """What the flags fix."""
-    return Wishes(_replicas(replicas), stages, micro_batches, schedule)
+    return Wishes(_replicas(replicas), stages, micro_batches, schedule, _pins(pin, pins))
+
+
+def _pins(pin: list[str] | None, file: Path | None) -> tuple[Pin, ...]:
+    return (*(load_pins(file) if file is not None else ()), *map(parse_pin, pin or ()))
 
 
 def _replicas(text: str | None) -> tuple[int, ...] | None:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from plait.cli.explain import explain_cuts, question
 from plait.cli.files import write_file
 from plait.cli.options import (
     BatchOption,
@@ -16,6 +17,8 @@ from plait.cli.options import (
     DtypeOption,
     MicroBatchesOption,
     OptionalJobArgument,
+    PinOption,
+    PinsOption,
     ProfileOption,
     ReplicasOption,
     ScheduleOption,
@@ -24,7 +27,7 @@ from plait.cli.options import (
     checked_dtype,
     wishes,
 )
-from plait.cli.prepare import Prepared, prepare
+from plait.cli.prepare import Prepared, capture_job, prepare
 from plait.cli.profiled import Profiled, prepare_profile
 from plait.cluster import load_cluster
 from plait.cluster.units import format_seconds
@@ -43,6 +46,8 @@ def command(
     replicas: ReplicasOption = None,
     micro_batches: MicroBatchesOption = None,
     schedule: ScheduleOption = None,
+    pin: PinOption = None,
+    pins: PinsOption = None,
     dtype: DtypeOption = "float32",
     seed: SeedOption = 0,
     profile: ProfileOption = None,
@@ -52,21 +57,33 @@ def command(
     out: Annotated[Path, typer.Option("--out", help="Where to write the best plan.")] = Path("plan.json"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     program: Annotated[Path | None, typer.Option("--program", help="Also write the plan's program as text.")] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", help="Instead of planning: cuts, or cuts:MODULE, shows where the model may be cut."),
+    ] = None,
+    between: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--between", metavar="A B", help="With --explain cuts: may a cut part A and B? If not, why?"),
+    ] = None,
 ) -> None:
     """Find the fastest way to train JOB on a cluster and write it to a plan file.
 
     With --profile, the model of another tool's profile instead of JOB.
     """
-    fixed = wishes(stages, replicas, micro_batches, schedule)
+    if explain is not None or between is not None:
+        asked = question(explain, between)
+        job, precision = _only_a_job(job, profile_batch), checked_dtype(dtype)
+        captured = capture_job(job, load_cluster(cluster), batch_size=batch, dtype=precision, seed=seed)
+        explain_cuts(captured, asked, micro_batches=micro_batches, as_json=as_json)
+        return
+    fixed = wishes(stages, replicas, micro_batches, schedule, pin, pins)
     prepared: Prepared | Profiled
     if profile is not None:
         _only_a_profile(job, dtype)
         prepared = prepare_profile(profile, load_cluster(cluster), batch_size=batch, profile_batch=profile_batch)
     else:
         job, precision = _only_a_job(job, profile_batch), checked_dtype(dtype)
-        prepared = prepare(
-            job, load_cluster(cluster), batch_size=batch, dtype=precision, seed=seed, micro_batches=micro_batches
-        )
+        prepared = prepare(job, load_cluster(cluster), batch_size=batch, dtype=precision, seed=seed, wishes=fixed)
     answer = prepared.plans(fixed)
     if program is not None:
         text = format_program(compile_program(answer.best.plan, prepared.graph))

@@ -15,7 +15,7 @@ from plait.graph import Graph, Model, build_graph
 from plait.jobs import Job, load_job
 from plait.plan import Plan
 from plait.plan.batches import describe
-from plait.search import Answer, Wishes, find_plans
+from plait.search import Answer, Wishes, find_plans, limits_of
 
 _EXAMPLE_ROWS = 8
 
@@ -46,10 +46,18 @@ class Prepared:
         )
 
 
-def prepare(
-    job_name: str, cluster: Cluster, *, batch_size: int | None, dtype: str, seed: int, micro_batches: int | None = None
-) -> Prepared:
-    """Captures the job's model; with real weights only where they are needed to measure."""
+@dataclass(frozen=True)
+class CapturedJob:
+    """A job's model captured on a batch like the one it will be trained on."""
+
+    job: Job
+    model: Model
+    batch_size: int
+    example: Any
+
+
+def capture_job(job_name: str, cluster: Cluster, *, batch_size: int | None, dtype: str, seed: int) -> CapturedJob:
+    """With real weights only where they are needed to measure."""
     job = load_job(job_name)
     rows = batch_size or job.batch_size
     here = all(is_here(cluster, device.kind) for device in cluster.devices)
@@ -65,10 +73,24 @@ def prepare(
     )
     if not here:
         example = pytree.tree_map_only(Tensor, lambda t: t.to("meta"), example)
-    model = build_graph(module, example, loss=job.loss, name=job.name)
-    largest = max(1, rows // (micro_batches or 4))
-    costs = estimate_costs(model, example, cluster, job.optimizer, largest_rows=largest)
+    return CapturedJob(job, build_graph(module, example, loss=job.loss, name=job.name), rows, example)
+
+
+def prepare(
+    job_name: str, cluster: Cluster, *, batch_size: int | None, dtype: str, seed: int, wishes: Wishes | None = None
+) -> Prepared:
+    """Captures the job's model and finds its costs; pins that cannot hold are told in between."""
+    wishes = wishes or Wishes()
+    captured = capture_job(job_name, cluster, batch_size=batch_size, dtype=dtype, seed=seed)
+    job, model, rows, example = captured.job, captured.model, captured.batch_size, captured.example
+    limits_of(wishes.pins, model.graph)
+    costs = estimate_costs(model, example, cluster, job.optimizer, largest_rows=micro_rows(rows, wishes.micro_batches))
     return Prepared(job, model, cluster, costs, rows, example)
+
+
+def micro_rows(batch_size: int, micro_batches: int | None) -> int:
+    """Rows of a micro-batch; of the largest that is looked at where their number is still open."""
+    return max(1, batch_size // (micro_batches or 4))
 
 
 def prepare_plan(plan: Plan, job_name: str | None, *, dtype: str, seed: int) -> Prepared:
@@ -79,7 +101,7 @@ def prepare_plan(plan: Plan, job_name: str | None, *, dtype: str, seed: int) -> 
         batch_size=plan.batch_size,
         dtype=dtype,
         seed=seed,
-        micro_batches=plan.micro_batches,
+        wishes=Wishes(micro_batches=plan.micro_batches),
     )
 
 

@@ -13,6 +13,8 @@ from plait.cli.options import (
     DtypeOption,
     JobArgument,
     MicroBatchesOption,
+    PinOption,
+    PinsOption,
     PlanOption,
     ReplicasOption,
     ScheduleOption,
@@ -32,7 +34,7 @@ from plait.run.checkpoint import check_replaceable, checkpoint_step
 from plait.run.session import run_plan
 from plait.run.settings import Settings
 from plait.run.worker import run_worker
-from plait.search import evaluate
+from plait.search import Wishes, evaluate
 
 
 def command(
@@ -45,6 +47,8 @@ def command(
     replicas: ReplicasOption = None,
     micro_batches: MicroBatchesOption = None,
     schedule: ScheduleOption = None,
+    pin: PinOption = None,
+    pins: PinsOption = None,
     dtype: DtypeOption = "float32",
     seed: SeedOption = 0,
     clip: Annotated[float | None, typer.Option("--clip", min=0.0, help="Clip gradients to this global norm.")] = None,
@@ -78,17 +82,15 @@ def command(
         _as_rank(settings, plan)
         return
     console = Console()
-    fixed = wishes(stages, replicas, micro_batches, schedule)
+    fixed = wishes(stages, replicas, micro_batches, schedule, pin, pins)
     if load is not None:
         checkpoint_step(load)
     if save is not None:
         check_replaceable(save)
     if plan is not None:
-        prepared, chosen = _prepare_given(load_plan(plan), job, settings, batch)
+        prepared, chosen = _prepare_given(load_plan(plan), job, settings, batch, fixed)
     else:
-        prepared = prepare(
-            job, load_cluster(cluster), batch_size=batch, dtype=dtype, seed=seed, micro_batches=micro_batches
-        )
+        prepared = prepare(job, load_cluster(cluster), batch_size=batch, dtype=dtype, seed=seed, wishes=fixed)
         answer = prepared.plans(fixed)
         show(console, answer, prepared)
         chosen = answer.best.plan
@@ -103,7 +105,11 @@ def command(
     write_outcome(console, prepared, candidate, record, reference, out)
 
 
-def _prepare_given(plan: Plan, job: str, settings: Settings, batch: int | None) -> tuple[Prepared, Plan]:
+def _prepare_given(plan: Plan, job: str, settings: Settings, batch: int | None, fixed: Wishes) -> tuple[Prepared, Plan]:
+    if fixed.pins:
+        raise PlaitError(
+            f'pin "{fixed.pins[0]}" is given beside --plan, whose stages are chosen. Leave it out, or plan again.'
+        )
     if batch is not None and batch != plan.batch_size:
         raise PlaitError(
             f"--batch {batch} differs from the plan's batch size {plan.batch_size}. Leave it out, or plan again."

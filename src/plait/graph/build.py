@@ -33,10 +33,23 @@ class Model:
     free: frozenset[fx.Node]
     needs_gradient: frozenset[fx.Node]
     unused: tuple[str, ...]  # parameters and buffers the loss does not depend on
+    bindings: tuple[Binding, ...] = ()  # all that the rules found, in no relation to the atoms' order
 
     @cached_property
     def node_by_name(self) -> dict[str, fx.Node]:
         return {node.name: node for node in self.captured.module.graph.nodes}
+
+    @cached_property
+    def atom_of(self) -> dict[fx.Node, int]:
+        return {node: index for index, nodes in enumerate(self.atom_nodes) for node in nodes}
+
+    @cached_property
+    def bindings_of(self) -> dict[fx.Node, list[Binding]]:
+        found: dict[fx.Node, list[Binding]] = {}
+        for binding in self.bindings:
+            for node in binding.nodes:
+                found.setdefault(node, []).append(binding)
+        return found
 
     @cached_property
     def free_writers(self) -> dict[fx.Node, list[fx.Node]]:
@@ -87,6 +100,7 @@ def build_graph(model: nn.Module, batch: Any, *, loss: Loss | None = None, name:
         free=frozenset(free),
         needs_gradient=frozenset(needs_gradient),
         unused=tuple(n for n in tensors if n not in used),
+        bindings=tuple(bound),
     )
 
 
@@ -102,7 +116,8 @@ def _atom(group: NodeGroup) -> Atom:
     module = module_path(first)
     name = f"{module}.{first.name}" if module else first.name
     binds = tuple(f"{b.rule}: {b.why}" for b in group.bindings)
-    return Atom(name, module, tuple(node.name for node in group.nodes), binds)
+    modules = tuple(module_path(node) for node in group.nodes)
+    return Atom(name, module, tuple(node.name for node in group.nodes), binds, modules)
 
 
 def _tensor(captured: Captured, tensors: Mapping[str, Tensor], node: fx.Node) -> Tensor | None:

@@ -101,7 +101,7 @@ def buffer_rule(graph: fx.Graph, _: BatchDims) -> Iterator[tuple[str, set[fx.Nod
     }
     for buffer in sorted(written, key=lambda node: node.name):
         users = {user for member in sets.members(buffer) for user in member.users}
-        yield f"buffer {buffer.target} is written", users
+        yield f"buffer {str(buffer.target).removeprefix('model.')} is written", users
 
 
 def data_dependent_rule(graph: fx.Graph, dims: BatchDims) -> Iterator[tuple[str, set[fx.Node]]]:

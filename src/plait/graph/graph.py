@@ -76,12 +76,21 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Atom:
-    """Nodes that no cut may part. `binds` says why, one line per rule that joined several nodes."""
+    """Nodes that no cut may part. `binds` says why, one line per rule that joined several nodes.
+
+    `module` is the first node's module, `modules` those of all nodes, in their order (empty where unknown).
+    """
 
     name: str
     module: str
     nodes: tuple[str, ...]
     binds: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+
+    @cached_property
+    def node_modules(self) -> tuple[str, ...]:
+        """The module of every node; as good as it is known."""
+        return self.modules or (self.module,) * len(self.nodes)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ among those within `SLACK` of the best bottleneck, the one with the fewest bytes
 
     V(k, l) = min over l' < l with max( channel(l', k), compute(l', l, k) ) <= (1 + SLACK) W of V(k-1, l') + bytes(l')
 
-O(S L^2), each row of the table at once.
+Where the user pinned cuts (`limits`), both passes only walk over stage starts that the pins allow, and no stage
+reaches across a cut that they force. O(S L^2), each row of the table at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,21 +23,34 @@ from plait.cluster import Cluster
 from plait.cost import Costs
 from plait.errors import PlaitError
 from plait.graph import Graph
+from plait.search.limits import Limits
 
 Array = NDArray[np.float64]
 SLACK = 0.03  # of the bottleneck, given away for cuts that send less
 
 
 def balanced_boundaries(
-    graph: Graph, costs: Costs, cluster: Cluster, devices: Sequence[Sequence[int]], micro_rows: int
+    graph: Graph,
+    costs: Costs,
+    cluster: Cluster,
+    devices: Sequence[Sequence[int]],
+    micro_rows: int,
+    limits: Limits | None = None,
 ) -> list[int]:
-    """First atom of every stage after the first, for stages on `devices`."""
+    """First atom of every stage after the first, for stages on `devices`.
+
+    `limits` must admit that many stages (`Limits.stage_counts`).
+    """
     num_atoms, num_stages = len(graph.atoms), len(devices)
     if num_stages > num_atoms:
         raise PlaitError(
             f"{num_stages} stages were asked for, but {graph.name} has {num_atoms} atoms (parts that can be told "
             f"apart): use at most {num_atoms} stages."
         )
+    limits = limits or Limits(num_atoms)
+    if num_stages not in limits.stage_counts:
+        raise PlaitError(f"the pins leave no partition of {graph.name} into {num_stages} stages: drop one of them.")
+    starts = [np.where(limits.starts(k), 0.0, np.inf) for k in range(num_stages)]
     crossing = crossing_bytes(graph, micro_rows)
     compute = [_stage_seconds(costs, cluster, group, num_atoms, micro_rows) for group in devices]
     channel = [np.zeros(num_atoms + 1)]
@@ -44,14 +58,18 @@ def balanced_boundaries(
     best = np.full(num_atoms + 1, np.inf)
     best[0] = 0.0
     for k in range(num_stages):
-        best, _ = _extend(np.maximum(best, channel[k]), compute[k], np.maximum)
+        best, _ = _extend(np.maximum(best, channel[k]) + starts[k], compute[k], np.maximum, limits)
     limit = best[num_atoms] * (1 + SLACK)
+
+    def within(cost: Array, load: Array) -> Array:
+        return np.where(load <= limit, cost, np.inf)
+
     fewest = np.full(num_atoms + 1, np.inf)
     fewest[0] = 0.0
     choices = []
     for k in range(num_stages):
         before = np.where(channel[k] <= limit, fewest + (crossing if k else 0.0), np.inf)
-        fewest, choice = _extend(before, compute[k], lambda cost, load: np.where(load <= limit, cost, np.inf))
+        fewest, choice = _extend(before + starts[k], compute[k], within, limits)
         choices.append(choice)
     boundaries: list[int] = []
     end = num_atoms
@@ -61,14 +79,17 @@ def balanced_boundaries(
     return boundaries[::-1]
 
 
-def _extend(before: Array, compute: Array, combine: Callable[[Array, Array], Array]) -> tuple[Array, NDArray[np.int64]]:
+def _extend(
+    before: Array, compute: Array, combine: Callable[[Array, Array], Array], limits: Limits
+) -> tuple[Array, NDArray[np.int64]]:
     """One more stage: for every end, the best start and what it costs."""
     size = len(before)
     best, choice = np.full(size, np.inf), np.zeros(size, dtype=np.int64)
     for end in range(1, size):
-        costs = combine(before[:end], compute[end] - compute[:end])
-        choice[end] = int(np.argmin(costs))
-        best[end] = costs[choice[end]]
+        first = limits.earliest[end]
+        costs = combine(before[first:end], compute[end] - compute[first:end])
+        cheapest = int(np.argmin(costs))
+        choice[end], best[end] = first + cheapest, costs[cheapest]
     return best, choice
 
 

@@ -16,7 +16,9 @@ from plait.graph import Graph
 from plait.plan import Plan, even_stages, validate
 from plait.program import RankMemory, check_memory, check_program, compile_program, predict_memory
 from plait.schedule import SCHEDULES
+from plait.search.contradictions import check_stage_counts, limits_of
 from plait.search.partition import balanced_boundaries
+from plait.search.pins import Pin
 from plait.simulate import Timeline, simulate
 
 
@@ -28,6 +30,7 @@ class Wishes:
     stages: int | None = None
     micro_batches: int | None = None
     schedule: str | None = None
+    pins: tuple[Pin, ...] = ()  # where stages may begin and end
 
 
 @dataclass(frozen=True)
@@ -111,11 +114,16 @@ def work_bound(costs: Costs, cluster: Cluster, batch_size: int) -> float:
 
 
 def _candidates(graph: Graph, costs: Costs, cluster: Cluster, batch_size: int, wishes: Wishes) -> Iterator[Plan]:
-    for replicas in _layouts(len(cluster.devices), len(graph.atoms), wishes):
+    limits = limits_of(wishes.pins, graph)
+    layouts = list(_layouts(len(cluster.devices), len(graph.atoms), wishes))
+    if wishes.pins:
+        check_stage_counts(wishes.pins, graph, {len(replicas) for replicas in layouts})
+        layouts = [replicas for replicas in layouts if len(replicas) in limits.stage_counts]
+    for replicas in layouts:
         devices = _assign(replicas)
         for micro_batches in _micro_batch_counts(batch_size, max(replicas), len(replicas), wishes):
             rows = max(1, batch_size // micro_batches)
-            boundaries = balanced_boundaries(graph, costs, cluster, devices, rows)
+            boundaries = balanced_boundaries(graph, costs, cluster, devices, rows, limits)
             for schedule in [wishes.schedule] if wishes.schedule else SCHEDULES:
                 if len(replicas) == 1 and schedule != wishes.schedule and schedule != "1f1b":
                     continue  # with one stage every schedule is gradient accumulation
