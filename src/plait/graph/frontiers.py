@@ -74,8 +74,8 @@ def _members(mask: int) -> Iterator[int]:
 
 
 def _most_promising(ways: dict[int, _Way], tries: int) -> Iterator[tuple[int, _Way]]:
-    """Those with the least cost and the least alive to go on with, for so many tries; at least one."""
-    for count, (done, way) in enumerate(sorted(ways.items(), key=lambda item: item[1].cost + item[1].alive)):
+    """Those with the least cost, for so many tries; at least one."""
+    for count, (done, way) in enumerate(sorted(ways.items(), key=lambda item: item[1].cost)):
         tries -= way.ready.bit_count()
         if count and tries < 0:
             return

@@ -2,7 +2,8 @@
 
 A planner cuts the chain of atoms where its stages balance, and pays the bytes alive there. Where that will be depends
 on devices and measured times, which differ from run to run, while the chain must be the same on every rank and for
-every plan: so each cut counts the same. For an order p(a) of the atoms a,
+every plan: so each cut counts the same (beside an atom without any flow it is the same cut). For an order p(a) of the
+atoms a,
 
     minimise  sum over cuts i of alive(i),      alive(i) = sum of bytes(v) over values v with
                                                 p(producer of v) <= i < max over its consumers c of p(c)
@@ -28,9 +29,9 @@ from itertools import accumulate, pairwise
 
 from plait.graph.frontiers import Step, best_sequence
 
-BUDGET = 20_000  # frontiers tried in one pass over the model: about a tenth of a second
-_SMALL = 64  # atoms of a part in which every order is tried before it is taken apart
-_DEEPEST = 48  # branches within branches that are still taken apart
+BUDGET = 100_000  # frontiers tried in one pass over the model: half a second where all are needed
+_SMALL = 64  # atoms of a part whose frontiers are counted before it is taken apart: they may be few
+_DEEPEST = 24  # branches within branches that are still taken apart
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,12 @@ class _Orders:
         given = list(range(num_atoms))
         if num_atoms == 1:
             return given
-        found = None
+        found, few = None, budget // 4
         if num_atoms <= _SMALL:
-            found = _sequenced([[atom] for atom in given], flows, budget, exact=True)
+            found = _sequenced([[atom] for atom in given], flows, few, exact=True)
         if found is None:
             groups = self._branches(num_atoms, flows, budget, depth)
-            found = _sequenced(groups, flows, budget, exact=True) or _sequenced(groups, flows, budget, exact=False)
+            found = _sequenced(groups, flows, few, exact=True) or _sequenced(groups, flows, budget, exact=False)
         assert found is not None
         return found if sum(bytes_alive(found, flows)) < sum(bytes_alive(given, flows)) else given
 
