@@ -19,6 +19,7 @@ from plait.graph.mixing import means_over_rows, mixing_nodes
 from plait.graph.normalise import normalise
 from plait.graph.randomness import called, operator_of
 from plait.graph.regions import choose
+from plait.graph.reorder import cheapest_chain, reordered
 from plait.graph.rows import BatchDims
 from plait.graph.sizes import row_symbols
 
@@ -57,8 +58,13 @@ class Model:
         return _writers(_written(self.captured.module.graph), self.free)
 
 
-def build_graph(model: nn.Module, batch: Any, *, loss: Loss | None = None, name: str = "model") -> Model:
-    """Captures `model`, finds its atoms and describes what flows between them."""
+def build_graph(
+    model: nn.Module, batch: Any, *, loss: Loss | None = None, name: str = "model", search_order: bool = True
+) -> Model:
+    """Captures `model`, finds its atoms and describes what flows between them.
+
+    Without `search_order` the atoms stay in the order in which the model's code ran them.
+    """
     captured = capture(model, batch, loss=loss)
     tensors: dict[str, Tensor] = dict(model.named_parameters())
     tensors.update(model.named_buffers())
@@ -87,16 +93,18 @@ def build_graph(model: nn.Module, batch: Any, *, loss: Loss | None = None, name:
     trained = {parameter_name(captured, node) for node in reaching if node.op == "get_attr"}
     parameters = _parameters(groups, captured, tensors, trained, free, _writers(written, free))
     used = {parameter.name for parameter in parameters}
+    chain = Graph(
+        name=name,
+        atoms=tuple(_atom(group) for group in groups),
+        values=tuple(_values(groups, atom_of, dims, needs_gradient)),
+        parameters=parameters,
+        row_mixers=tuple(mixers),
+    )
+    order = cheapest_chain(chain) if search_order else range(len(groups))
     return Model(
-        graph=Graph(
-            name=name,
-            atoms=tuple(_atom(group) for group in groups),
-            values=tuple(_values(groups, atom_of, dims, needs_gradient)),
-            parameters=parameters,
-            row_mixers=tuple(mixers),
-        ),
+        graph=reordered(chain, order),
         captured=captured,
-        atom_nodes=tuple(group.nodes for group in groups),
+        atom_nodes=tuple(groups[atom].nodes for atom in order),
         free=frozenset(free),
         needs_gradient=frozenset(needs_gradient),
         unused=tuple(n for n in tensors if n not in used),
