@@ -8,11 +8,11 @@ depends on more than that (on the values in a tensor) has a number of its own.
 
 from collections.abc import Hashable, Mapping, Set
 from operator import attrgetter
-from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
+from plait.graph.layouts import layout, plain
 from plait.graph.normalise import RANDOMNESS
 from plait.graph.randomness import called, operator_of, seeded
 
@@ -28,8 +28,8 @@ def alike_nodes(module: fx.GraphModule, needs_gradient: Set[fx.Node]) -> dict[fx
         if node.op == "call_function":
             call = node if _depends_on_values(node) else _call(node, layouts, node in needs_gradient)
             found[node] = numbers.setdefault(call, len(numbers))
-        layout = found[node] if _is_row_arithmetic(node) else _result(module, node)
-        layouts[node] = (layout, node.op == "get_attr", node in needs_gradient)
+        result = found[node] if _is_row_arithmetic(node) else _result(module, node)
+        layouts[node] = (result, node.op == "get_attr", node in needs_gradient)
     return found
 
 
@@ -50,8 +50,8 @@ def _call(node: fx.Node, layouts: Mapping[fx.Node, Hashable], needs_gradient: bo
     return (
         function,
         node.target is seeded,
-        _plain(args, sources),
-        _plain(node.kwargs, sources),
+        plain(args, sources),
+        plain(node.kwargs, sources),
         tuple(layouts[source] for source in sources),
         needs_gradient,
     )
@@ -60,12 +60,12 @@ def _call(node: fx.Node, layouts: Mapping[fx.Node, Hashable], needs_gradient: bo
 def _result(module: fx.GraphModule, node: fx.Node) -> Hashable:
     if node.op == "get_attr":
         return RANDOMNESS if node.target == RANDOMNESS else _attribute(module, node)
-    return _layout(node.meta["val"]) if "val" in node.meta else node.op
+    return layout(node.meta["val"]) if "val" in node.meta else node.op
 
 
 def _attribute(module: fx.GraphModule, node: fx.Node) -> Hashable:
     value = attrgetter(str(node.target))(module)
-    return _region(value) if isinstance(value, fx.GraphModule) else _layout(value)
+    return _region(value) if isinstance(value, fx.GraphModule) else layout(value)
 
 
 def _region(module: fx.GraphModule) -> Hashable:
@@ -76,37 +76,8 @@ def _region(module: fx.GraphModule) -> Hashable:
             node.op,
             _attribute(module, node) if node.op == "get_attr" else None,
             node.target if node.op == "call_function" else None,
-            _plain(node.args, places),
-            _plain(node.kwargs, places),
+            plain(node.args, places),
+            plain(node.kwargs, places),
         )
         for node in module.graph.nodes
     )
-
-
-def _layout(value: Any) -> Hashable:
-    """Sizes, strides and type of a tensor, or of each in a tuple."""
-    if isinstance(value, Tensor):
-        sizes = tuple(_size(size) for size in value.shape)
-        return sizes, tuple(_size(stride) for stride in value.stride()), value.dtype
-    if isinstance(value, (tuple, list)):
-        return tuple(_layout(item) for item in value)
-    return _plain(value, {})
-
-
-def _size(size: int | torch.SymInt) -> Hashable:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
-
-
-def _plain(value: Any, places: Mapping[fx.Node, int]) -> Hashable:
-    """An argument to be compared: a node by its place, a number also by its type, since 1 equals 1.0."""
-    if isinstance(value, fx.Node):
-        return fx.Node, places[value]
-    if isinstance(value, (tuple, list)):
-        return tuple(_plain(item, places) for item in value)
-    if isinstance(value, dict):
-        return tuple((key, _plain(item, places)) for key, item in value.items())
-    if isinstance(value, slice):
-        return slice, _plain((value.start, value.stop, value.step), places)
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return value.node.expr
-    return (type(value), value) if isinstance(value, Hashable) else (type(value), id(value))

@@ -1,13 +1,12 @@
 """Repeated blocks: runs of the chain in which the same atoms come again and again, like a transformer's layers.
 
-Two atoms are alike when their nodes compute alike and are wired alike: each input comes from the same place
-inside the atom, from as many atoms back, or from the very same atom (a value all layers share). A block of p
-atoms is repeated where every atom is like the one p further on.
+Two atoms are alike when their nodes compute alike and are wired alike: each input comes from as many atoms back,
+or from the very same atom (a value all layers share), or into the first block from anywhere before it. A block of
+p atoms is repeated where every atom is like the one p further on.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from operator import eq
 
 from plait.graph.build import Model
@@ -88,16 +87,28 @@ class _Chain:
             same = [*map(eq, self.numbers[start : end - period], self.numbers[start + period : end])]
             if sum(same) < period:
                 continue
-            matches = [alike and self._wired_alike(start + i, period) for i, alike in enumerate(same)]
-            for alike, places in groupby(range(len(matches)), matches.__getitem__):
-                stretch = list(places)
-                run = _Run(start + stretch[0], len(stretch) + period, period)
-                if alike and len(stretch) >= period and self._has_parameters(run):
+            for first, length in self._stretches(same, start, period):
+                run = _Run(first, length + period, period)
+                if length >= period and self._has_parameters(run):
                     yield run
 
-    def _wired_alike(self, atom: int, period: int) -> bool:
+    def _stretches(self, same: list[bool], start: int, period: int) -> Iterator[tuple[int, int]]:
+        """First atom and length of every stretch in which atoms are like those `period` further on."""
+        first = start
+        for atom, alike in enumerate([*same, False], start):
+            if alike and self._wired_alike(atom, period, first):
+                continue
+            if atom > first:
+                yield first, atom - first
+            first = atom if alike else atom + 1
+
+    def _wired_alike(self, atom: int, period: int, first: int) -> bool:
+        """The first block of a stretch may take its inputs from anywhere before it."""
         pairs = zip(self._sources[atom], self._sources[atom + period], strict=True)
-        return all(later in (earlier, earlier + period) for earlier, later in pairs)
+        return all(
+            later in (earlier, earlier + period) or (earlier < first and later < first + period)
+            for earlier, later in pairs
+        )
 
     def _has_parameters(self, run: _Run) -> bool:
         return any(atom in self._with_parameters for atom in range(run.first, run.first + run.period))

@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim
 
 from plait.errors import PlaitError
+from plait.graph.remembered import remembered_shapes
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -104,7 +105,12 @@ def capture(model: nn.Module, batch: Any, *, loss: Loss | None = None) -> Captur
     dims = pytree.tree_map(
         lambda leaf: {0: Dim.AUTO} if isinstance(leaf, Tensor) and _is_batched(leaf, rows) else None, batch
     )
-    with _module_stack(model) as stack, _refuse_custom_autograd(stack), _refuse_new_buffers(stack):
+    with (
+        _module_stack(model) as stack,
+        _refuse_custom_autograd(stack),
+        _refuse_new_buffers(stack),
+        remembered_shapes(),
+    ):
         try:
             exported = torch.export.export(wrapper, (batch,), strict=False, dynamic_shapes=(dims,))
         except CaptureError:
