@@ -5,6 +5,8 @@ the same share of the bandwidth. Everything runs on the `meta` device, so a mode
 on a laptop; the efficiency is a stated assumption of the device kind, not a measurement.
 """
 
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor, fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from plait.cost.costs import AtomCost, Costs, OptimizerCost
-from plait.cost.saved import SavedBytes
+from plait.cost.saved import Saved, SavedBytes, record_saved, tensors_in
 from plait.cost.walk import NodeRun, batch_inputs, walk
 from plait.errors import PlaitError
 from plait.graph import Model
@@ -35,6 +37,16 @@ class Rates(Protocol):
     def memory_bandwidth(self) -> float: ...
     @property
     def efficiency(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class _NodeWork:
+    """Of one node, and of all that compute alike: operations and bytes moved, forward and backward."""
+
+    forward: tuple[float, float]
+    backward: tuple[float, float]
+    saved: Saved
+    kept_bytes: float | None  # what a device keeps instead, where it runs another form of the operation
 
 
 class _Work:
@@ -84,40 +96,51 @@ def _work(model: Model, batch: Any, rows: int) -> list[_Work]:
     inputs = batch_inputs(model, pytree.tree_map_only(Tensor, lambda t: t.to("meta"), batch), rows, "meta")
     atom_of = {name: index for index, atom in enumerate(model.graph.atoms) for name in atom.nodes}
     work = [_Work() for _ in model.graph.atoms]
+    known: dict[Hashable, _NodeWork] = {}
     saved = SavedBytes(inputs.values())
     for run in walk(model, inputs, rows, "meta"):
+        saved.ignore(run.parameters)
+        outputs = _run(run, known)
+        node = known[run.alike]
+        newly = saved.add(node.saved, run.given, outputs)
         index = atom_of.get(run.node.name)
-        try:
-            outputs, newly, forward, backward = _run(run, saved)
-        except (NotImplementedError, RuntimeError) as error:
-            raise PlaitError(
-                f"the cost of {run.node.name} in {module_path(run.node) or 'the model'} cannot be computed without "
-                f"running it ({str(error).splitlines()[0][:120]}). Plan for local:N, where costs are measured."
-            ) from error
         if index is None:
             continue
-        moved = _bytes(run.inputs) + _bytes(run.parameters) + _bytes(outputs)
-        if _only_a_view(run.node):
-            moved = 0
-        work[index].forward.append((forward, moved))
+        work[index].forward.append(node.forward)
         if run.node in model.needs_gradient:
-            work[index].backward.append((backward, 2 * moved))
-        work[index].saved += newly
+            work[index].backward.append(node.backward)
+        work[index].saved += newly if node.kept_bytes is None else node.kept_bytes
     return work
 
 
-def _run(run: NodeRun, saved: SavedBytes) -> tuple[Any, float, float, float]:
-    """(outputs, saved bytes, forward operations, backward operations)"""
-    saved.ignore(run.parameters)
+def _run(run: NodeRun, known: dict[Hashable, _NodeWork]) -> Any:
+    """The outputs of a node; `known` then holds its work, found only for the first of those alike."""
+    try:
+        if run.alike in known:
+            return run.forward()
+        outputs, known[run.alike] = _count(run)
+        return outputs
+    except (NotImplementedError, RuntimeError) as error:
+        raise PlaitError(
+            f"the cost of {run.node.name} in {module_path(run.node) or 'the model'} cannot be computed without "
+            f"running it ({str(error).splitlines()[0][:120]}). Plan for local:N, where costs are measured."
+        ) from error
+
+
+def _count(run: NodeRun) -> tuple[Any, _NodeWork]:
     with FlopCounterMode(display=False) as counter:
-        outputs, newly = saved.count(run.forward)
-    forward = counter.get_total_flops()
+        outputs, saved = record_saved(run.forward, run.given)
+    forward, kept_bytes = counter.get_total_flops(), None
     if (attention := _attention(run.node, run.inputs)) is not None:
         # On `meta` attention runs in its plain form; devices run the fused one, which keeps no score matrix.
-        return outputs, _bytes(run.inputs[1:]) + _bytes(outputs), attention, 2.5 * attention
-    with FlopCounterMode(display=False) as counter:
-        run.backward(outputs)
-    return outputs, newly, forward, counter.get_total_flops()
+        forward, backward = attention, 2.5 * attention
+        kept_bytes = _bytes(run.inputs[1:]) + _bytes(outputs)
+    else:
+        with FlopCounterMode(display=False) as counter:
+            run.backward(outputs)
+        backward = counter.get_total_flops()
+    moved = 0.0 if _only_a_view(run.node) else _bytes(run.inputs) + _bytes(run.parameters) + _bytes(outputs)
+    return outputs, _NodeWork((forward, moved), (backward, 2 * moved), saved, kept_bytes)
 
 
 def _attention(node: fx.Node, inputs: tuple[Tensor, ...]) -> float | None:
@@ -135,4 +158,4 @@ def _only_a_view(node: fx.Node) -> bool:
 
 
 def _bytes(values: Any) -> float:
-    return float(sum(t.numel() * t.element_size() for t in pytree.tree_leaves(values) if isinstance(t, Tensor)))
+    return float(sum(t.numel() * t.element_size() for t in tensors_in(values)))

@@ -1,10 +1,11 @@
 """Measured costs: seconds of every node on the device at hand, at two sizes of micro-batch.
 
-Nodes are timed one by one, forward and backward; the sums are then scaled to what the whole graph takes
-in one piece, because a node alone pays for being timed alone. The two sizes give fixed and per-row parts.
+Nodes are timed one by one, forward and backward, and of those that compute alike only the first; the sums are then
+scaled to what the whole graph takes in one piece, because a node alone pays for being timed alone. The two sizes
+give fixed and per-row parts.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -14,8 +15,8 @@ from torch import Tensor
 
 from plait.cost.clock import now
 from plait.cost.costs import AtomCost, Costs, OptimizerCost
-from plait.cost.saved import SavedBytes
-from plait.cost.walk import batch_inputs, walk
+from plait.cost.saved import Saved, SavedBytes, record_saved
+from plait.cost.walk import NodeRun, batch_inputs, walk
 from plait.graph import Model
 from plait.graph.cut import cut
 from plait.graph.stage import build_stage, place_stage
@@ -26,6 +27,15 @@ class _Sample:
     forward: float
     backward: float
     saved: float
+
+
+@dataclass(frozen=True)
+class _NodeTimes:
+    """Of one node, and of all that compute alike."""
+
+    forward: float
+    backward: float
+    saved: Saved
 
 
 def measure_costs(
@@ -62,15 +72,27 @@ def _atoms_alone(
     model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.device | str, repeats: int
 ) -> list[_Sample]:
     nodes: dict[str, _Sample] = {}
+    known: dict[Hashable, _NodeTimes] = {}
     saved = SavedBytes(inputs.values())
     for run in walk(model, inputs, rows, device):
         saved.ignore(run.parameters)
-        outputs, newly = saved.count(run.forward)
-        run.backward(outputs)
-        forward = _seconds(run.forward, repeats, device)
-        both = _seconds(run.there_and_back, repeats, device)
-        nodes[run.node.name] = _Sample(forward, max(both - forward, 0.0), newly)
+        if run.alike in known:
+            outputs = run.forward()
+        else:
+            outputs, known[run.alike] = _timed(run, repeats, device)
+        times = known[run.alike]
+        newly = saved.add(times.saved, run.given, outputs)
+        nodes[run.node.name] = _Sample(times.forward, times.backward, newly)
     return [_total(nodes, atom.nodes) for atom in model.graph.atoms]
+
+
+def _timed(run: NodeRun, repeats: int, device: torch.device | str) -> tuple[Any, _NodeTimes]:
+    """(outputs, times); the first run, which is not timed, warms up."""
+    outputs, saved = record_saved(run.forward, run.given)
+    run.backward(outputs)
+    forward = _seconds(run.forward, repeats, device)
+    both = _seconds(run.there_and_back, repeats, device)
+    return outputs, _NodeTimes(forward, max(both - forward, 0.0), saved)
 
 
 def _total(nodes: Mapping[str, _Sample], names: tuple[str, ...]) -> _Sample:

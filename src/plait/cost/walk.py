@@ -1,14 +1,15 @@
 """Running a captured graph node by node, each with its own backward, to see what every node costs."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 
+from plait.cost.saved import same_memory, tensors_in
 from plait.graph import Model
 from plait.graph.aliases import alias_sets, mutated_inputs
 from plait.graph.devices import move_arguments, move_graph
@@ -18,13 +19,18 @@ from plait.graph.regions import choose, choose_longer
 
 @dataclass(frozen=True)
 class NodeRun:
-    """One node ready to be run, as often as wanted: `forward()` gives outputs, `backward(outputs)` runs them back."""
+    """One node ready to be run, as often as wanted: `forward()` gives outputs, `backward(outputs)` runs them back.
+
+    Nodes with an equal `alike` cost the same and save the same of what they are `given`: all tensors they read.
+    """
 
     node: fx.Node
+    alike: Hashable
     forward: Callable[[], Any]
     backward: Callable[[Any], None]
     inputs: tuple[Tensor, ...]
     parameters: tuple[Tensor, ...]
+    given: tuple[Tensor, ...]
 
     def there_and_back(self) -> None:
         self.backward(self.forward())
@@ -67,7 +73,7 @@ def walk(model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.de
                     kept.append(pytree.tree_map_only(Tensor, Tensor.detach, result))
                 return result
 
-            yield NodeRun(node, forward, run.backward, run.inputs, run.parameters)
+            yield replace(run, forward=forward)
             values[node] = kept[0]
         for source in node.all_input_nodes:
             if last_use[source] is node and source.op == "call_function":
@@ -138,10 +144,13 @@ def _prepare(
             torch.autograd.grad(tensors, leaves, [torch.ones_like(t) for t in tensors], allow_unused=True)
 
     sources = [n for n in node.all_input_nodes if isinstance(values[n], Tensor)]
+    given = tuple(tensors_in([values[n] for n in node.all_input_nodes]))
     return NodeRun(
         node=node,
+        alike=(model.alike[node], differentiable, same_memory(given)),
         forward=lambda: target(*args, **kwargs),
         backward=backward,
         inputs=tuple(values[n] for n in sources if n.op != "get_attr"),
         parameters=tuple(values[n] for n in sources if n.op == "get_attr"),
+        given=given,
     )

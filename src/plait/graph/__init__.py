@@ -1,5 +1,6 @@
 """From an ordinary model to a chain of atoms that can be cut: capture, constraints, stages."""
 
+from plait.graph.blocks import Block, repeated_blocks
 from plait.graph.build import Model, build_graph
 from plait.graph.capture import Loss, batch_rows
 from plait.graph.errors import CaptureError
@@ -7,6 +8,7 @@ from plait.graph.graph import Atom, Graph, Parameter, RowMixer, Value
 
 __all__ = [
     "Atom",
+    "Block",
     "CaptureError",
     "Graph",
     "Loss",
@@ -16,4 +18,5 @@ __all__ = [
     "Value",
     "batch_rows",
     "build_graph",
+    "repeated_blocks",
 ]

@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 from torch._ops import HigherOrderOperator
 
 from plait.graph.aliases import alias_sets, mutated_inputs
+from plait.graph.alike import alike_nodes
 from plait.graph.atoms import NodeGroup, atoms_of, free_nodes
 from plait.graph.capture import Captured, Loss, capture
 from plait.graph.constraints import Binding, bindings
@@ -51,6 +52,11 @@ class Model:
             for node in binding.nodes:
                 found.setdefault(node, []).append(binding)
         return found
+
+    @cached_property
+    def alike(self) -> dict[fx.Node, int]:
+        """Per node a number; those with the same one cost the same (`plait.graph.alike`)."""
+        return alike_nodes(self.captured.module, self.needs_gradient)
 
     @cached_property
     def free_writers(self) -> dict[fx.Node, list[fx.Node]]:

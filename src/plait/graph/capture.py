@@ -25,6 +25,7 @@ from plait.graph.lengths import open_lengths
 from plait.graph.observe import Observed, Reason, observe
 from plait.graph.opaque import in_one_piece, write_calls
 from plait.graph.paths import one_graph
+from plait.graph.remembered import remembered_shapes
 from plait.graph.sizes import ROWS, sizes_from_rows
 from plait.graph.watch import module_stack, refuse_custom_autograd, refuse_new_buffers, refuse_other_generators
 
@@ -176,6 +177,7 @@ def _export(wrapper: LossOf, batch: Any, seen: Mapping[str, Observed], path: Pat
         answered(path, stack),
         hidden_shapes(),
         open_lengths(),
+        remembered_shapes(),
         in_one_piece(wrapper.model, seen),
     ):
         try:

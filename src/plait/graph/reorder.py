@@ -15,7 +15,7 @@ def cheapest_chain(graph: Graph) -> list[int]:
 def flows(graph: Graph) -> list[Flow]:
     """What passes between the atoms, for one row; whoever feeds nobody comes before the last atom all the same."""
     last = len(graph.atoms) - 1
-    ends = {c for v in graph.values for c in v.consumers} - {v.producer for v in graph.values} - {last}
+    ends = set(range(last)) - {v.producer for v in graph.values}
     return [
         *(Flow(v.producer, v.consumers, v.row_bytes) for v in graph.values),
         *(Flow(end, (last,), 0) for end in sorted(ends)),
