@@ -20,6 +20,7 @@ from plait.run.weights import Wanted, Weights, find_weights
 
 ModelSource = nn.Module | Callable[[], nn.Module]
 _NOTHING = Weights({})
+_CONSTANT_PREFIX = "model."  # what a captured constant has before the name its author gave it
 
 
 @dataclass(frozen=True)
@@ -58,19 +59,21 @@ class Origin:
 def construct(model: ModelSource) -> Construction:
     """Builds a model without its numbers where that is possible: where a function that builds it was given."""
     if isinstance(model, nn.Module):
-        return _from_meta(model) if any(t.is_meta for _, t in _named_tensors(model)) else Construction(model)
+        return _from_meta(model) if _on_meta(model) else Construction(model)
     state = torch.get_rng_state()
     try:
         return Construction(*record(model))
     except Exception as error:  # noqa: BLE001 - if the constructor itself is wrong, it fails again below
         torch.set_rng_state(state)
         whole = model()
-        warnings.warn(
-            f"the model was built whole, with all its weights on every rank: its constructor cannot be deferred "
-            f"({type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}).",
-            stacklevel=3,
-        )
-        return Construction(whole)
+        if not _on_meta(whole):
+            reason = " ".join([f"{type(error).__name__}:", *str(error).strip().splitlines()[:1]])
+            warnings.warn(
+                "the model was built whole, with all its weights on every rank, because its constructor cannot be "
+                f"deferred ({reason}).",
+                stacklevel=3,
+            )
+        return construct(whole)
 
 
 def origin_of(construction: Construction, model: Model, path: Path | str | None) -> Origin:
@@ -79,12 +82,7 @@ def origin_of(construction: Construction, model: Model, path: Path | str | None)
     tensors = captured_tensors(model)
     lost = [n for n, t in tensors.items() if (n in construction.lost or t.is_meta) and n not in weights.entries]
     if lost:
-        raise PlaitError(
-            f"{lost[0]} is on the meta device and has no numbers ({len(lost)} of {len(tensors)} tensors): "
-            + ("the weights do not hold it. " if path is not None else "")
-            + "Pass a function that builds the model on the CPU, as in parallelize(lambda: Model(), …), which makes "
-            "each rank's part alone" + ("." if path is not None else ", or weights=FILE.")
-        )
+        raise PlaitError(_lost_message(lost, len(tensors), with_file=path is not None))
     tape = construction.tape
     draw = tape is not None and (
         path is None or tape.draws(t for n, t in tensors.items() if n not in weights.entries and tape.holds(t))
@@ -128,18 +126,34 @@ def wanted_tensors(model: Model) -> list[Wanted]:
     ]
 
 
+def _lost_message(lost: list[str], total: int, *, with_file: bool) -> str:
+    name = lost[0].removeprefix(_CONSTANT_PREFIX)
+    return (
+        f"{name} is on the meta device and has no numbers ({len(lost)} of {total} tensors)"
+        + (", and the weights do not hold it. Pass" if with_file else ". Give weights=FILE, or pass")
+        + " a function that builds the model on the CPU, as in parallelize(lambda: Model(), …): each rank then makes "
+        "its own part alone."
+    )
+
+
+def _on_meta(module: nn.Module) -> bool:
+    return any(tensor.is_meta for _, tensor in _named_tensors(module))
+
+
 def _from_meta(module: nn.Module) -> Construction:
     """A copy whose tensors are on the CPU, so that it is captured for there, in memory that is never touched."""
     module = copy.deepcopy(module)
-    lost = frozenset(name for name, tensor in _named_tensors(module) if tensor.is_meta)
+    lost: set[str] = set()
     made: dict[int, Tensor] = {}
-    for part in module.modules():
-        for tensors in (part._parameters, part._buffers):
+    for path, part in module.named_modules():
+        start = f"{path}." if path else ""
+        for tensors, prefix in ((part._parameters, ""), (part._buffers, ""), (vars(part), _CONSTANT_PREFIX)):
             for name, tensor in tensors.items():
-                if tensor is not None and tensor.is_meta:
+                if isinstance(tensor, Tensor) and tensor.is_meta:
                     hollow = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
-                    tensors[name] = made.setdefault(id(tensor), _like(tensor, hollow))  # type: ignore[assignment]
-    return Construction(module, lost=lost)
+                    tensors[name] = made.setdefault(id(tensor), _like(tensor, hollow))
+                    lost.add(f"{prefix}{start}{name}")
+    return Construction(module, lost=frozenset(lost))
 
 
 def _like(tensor: Tensor, value: Tensor) -> Tensor:
