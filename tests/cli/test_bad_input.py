@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import JOB, CommandLine, Outcome
 
 Refused = Callable[..., str]
@@ -176,6 +177,16 @@ def test_a_folder_that_is_no_checkpoint(refused: Refused, plan: Path, tmp_path: 
     (tmp_path / "thesis" / "chapter-1.tex").write_text("years of work")
     assert "is not a checkpoint" in refused("train", JOB, "--plan", plan, "--load", "thesis")
     assert "saving there would replace it" in refused("train", JOB, "--plan", plan, "--save", "thesis")
+
+
+def test_weights_that_do_not_exist_or_do_not_fit(refused: Refused, plan: Path, tmp_path: Path) -> None:
+    words = ("train", JOB, "--plan", plan, "--out", "run", "--weights")
+    assert "nowhere.pt: there is no such file or folder" in refused(*words, "nowhere.pt")
+    torch.save({"norm.weight": torch.ones(32)}, tmp_path / "other.pt")
+    said = refused(*words, "other.pt")
+    assert "lack token_embedding.weight" in said
+    assert "tensors are missing. Names must be those of the model's state_dict" in said
+    assert "Leave one of them out" in refused(*words, "other.pt", "--load", "checkpoint")
 
 
 def test_job_without_batches(refused: Refused, tmp_path: Path) -> None:

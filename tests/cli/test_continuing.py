@@ -9,6 +9,7 @@ from command_line import JOB, CommandLine
 
 from plait.cli.outcome import largest_loss_difference
 from plait.cli.verify import largest_difference
+from plait.jobs import load_job
 
 WORDS = ("train", JOB, "--cluster", "local:2", "--batch", 8, "--micro-batches", 2, "--steps", 2)
 
@@ -22,6 +23,20 @@ def test_a_loaded_run_continues_and_still_equals_one_process(
     assert (whole.code, first.code, second.code) == (0, 0, 0), whole.error + first.error + second.error
     assert "losses equal" in second.out
     assert last_loss(second.out) == last_loss(whole.out)
+
+
+def test_a_run_starts_from_weights_and_still_equals_one_process(
+    plait: CommandLine, tmp_path: Path, warm_ranks: object
+) -> None:
+    state = load_job(JOB).model().state_dict()
+    for name, tensor in state.items():
+        state[name] = torch.full_like(tensor, 1 / 64)
+    torch.save({f"module.{name}": tensor for name, tensor in state.items()}, "equal.pt")
+    found = plait(*WORDS, "--stages", 2, "--weights", "equal.pt", "--verify")
+    assert found.code == 0, found.error
+    assert "every name there begins with 'module.'" in " ".join(found.out.split())
+    assert "losses equal" in found.out
+    assert found.out.split("loss ")[1].startswith(f"{math.log(256):.4f}"), "equal weights make every token as likely"
 
 
 def last_loss(out: str) -> str:

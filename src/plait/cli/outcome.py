@@ -14,6 +14,7 @@ from plait.plan import Plan, micro_batch_sizes
 from plait.program import Op, compile_program
 from plait.report import gantt, legend, mean_seconds, run_report, share, stage_table
 from plait.run.batch import arranged
+from plait.run.materialise import load_weights
 from plait.run.reference import OneDevice
 from plait.run.session import RunRecord
 from plait.run.settings import Settings
@@ -33,6 +34,8 @@ def compare_with_one_process(
     device = device_of(plan)
     module = build_model(prepared.job, settings)
     model = build_graph(module, prepared.example, loss=prepared.job.loss, name=prepared.job.name)
+    if settings.weights is not None:
+        load_weights(model, settings.weights)
     one = OneDevice(model, prepared.job.optimizer, seed=settings.seed, clip_norm=settings.clip_norm, device=device)
     batches = job_batches(prepared.job, settings)
     if settings.load is not None:

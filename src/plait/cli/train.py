@@ -31,8 +31,10 @@ from plait.cluster import load_cluster
 from plait.errors import PlaitError
 from plait.plan import Plan, check_has_model, load_plan, save_plan
 from plait.run.checkpoint import check_replaceable, checkpoint_step
+from plait.run.materialise import wanted_tensors
 from plait.run.session import run_plan
 from plait.run.settings import Settings
+from plait.run.weights import find_weights
 from plait.run.worker import run_worker
 from plait.search import Wishes, evaluate
 
@@ -54,6 +56,9 @@ def command(
     clip: Annotated[float | None, typer.Option("--clip", min=0.0, help="Clip gradients to this global norm.")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Write a checkpoint at the end.")] = None,
     load: Annotated[Path | None, typer.Option("--load", help="Continue from a checkpoint of any plan.")] = None,
+    weights: Annotated[
+        Path | None, typer.Option("--weights", help="Start from a safetensors or torch file, or a folder of them.")
+    ] = None,
     timeout: Annotated[
         float, typer.Option("--timeout", min=1.0, help="Seconds any rank may wait for another.")
     ] = 300.0,
@@ -77,7 +82,13 @@ def command(
         timeout_seconds=timeout,
         save=save,
         load=load,
+        weights=weights,
     )
+    if load is not None and weights is not None:
+        raise PlaitError(
+            f"--load {load} continues a run with the weights it had, so --weights {weights} has no use. "
+            "Leave one of them out."
+        )
     if "RANK" in os.environ:  # torchrun started this process as one of the plan's ranks
         _as_rank(settings, plan)
         return
@@ -95,6 +106,9 @@ def command(
         show(console, answer, prepared)
         chosen = answer.best.plan
     _only_here(chosen)
+    if weights is not None:
+        for note in find_weights(weights, wanted_tensors(prepared.model)).notes:
+            console.print(note, highlight=False)
     candidate = evaluate(chosen, prepared.model.graph, prepared.costs)
     save_plan(chosen, out / "plan.json")
     settings = settings.model_copy(update={"plan": out / "plan.json", "batch_size": chosen.batch_size})

@@ -191,7 +191,9 @@ def _rows_apart(module: nn.Module, few: _Call, many: _Call) -> bool:
         return False
     results = zip(alone, pytree.tree_leaves(few.result), pytree.tree_leaves(many.result), strict=True)
     return all(
-        torch.allclose(one, _first_row(a, b), rtol=1e-4, atol=1e-6) for one, a, b in results if isinstance(one, Tensor)
+        torch.allclose(one, _first_row(a, b), rtol=1e-4, atol=1e-6, equal_nan=True)
+        for one, a, b in results
+        if isinstance(one, Tensor)
     )
 
 

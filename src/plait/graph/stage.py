@@ -42,6 +42,10 @@ class StageCode:
     count_targets: fx.GraphModule | None
     split_rows: bool
 
+    @property
+    def modules(self) -> tuple[fx.GraphModule, ...]:
+        return (self.module,) if self.count_targets is None else (self.module, self.count_targets)
+
     def named_parameters(self) -> dict[str, nn.Parameter]:
         found = dict(self.module.named_parameters())
         return {p.name: found[p.name] for p in self.cut.parameters if not p.is_buffer}
@@ -217,8 +221,7 @@ def place_stage(code: StageCode, device: torch.device) -> None:
     """Moves a stage's tensors, and the constants its code makes, to `device`."""
     if device.type == "cpu":
         return
-    for module in (code.module, code.count_targets):
-        if module is not None:
-            module.to(device)
-            move_graph(module.graph, device)
-            module.recompile()
+    for module in code.modules:
+        module.to(device)
+        move_graph(module.graph, device)
+        module.recompile()

@@ -22,6 +22,7 @@ class Settings(BaseModel):
     timeout_seconds: float = 300.0
     save: Path | None = None
     load: Path | None = None
+    weights: Path | None = None
     gradients: Path | None = None  # where to leave the last step's gradients and the final weights, for `plait verify`
     disturb_rank: int | None = None  # `plait verify` proves with this that it can fail
 

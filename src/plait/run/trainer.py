@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from plait.cost import OptimizerFactory
 from plait.errors import PlaitError
@@ -26,6 +26,7 @@ from plait.run.buckets import GradientBucket
 from plait.run.checkpoint import load_checkpoint, save_checkpoint
 from plait.run.errors import BadBatch
 from plait.run.executor import Executor, StepResult
+from plait.run.materialise import ModelSource, Origin, construct, origin_of
 from plait.run.stage import StageRun
 from plait.run.transport import ReplicaExchange, TorchTransport, Transport
 
@@ -34,31 +35,36 @@ SchedulerFactory = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LR
 
 
 def parallelize(
-    model: nn.Module,
+    model: ModelSource,
     plan: Plan,
     *,
     optimizer: OptimizerFactory,
     loss: Loss | None = None,
     scheduler: SchedulerFactory | None = None,
+    weights: Path | str | None = None,
     clip_norm: float | None = None,
     seed: int = 0,
     timeout_seconds: float = DEFAULT_TIMEOUT,
 ) -> "Trainer":
     """A trainer for this rank of `plan`. Every rank calls it with the same model and plan.
 
+    `model` is a module, or a function that builds one: then only this rank's part of it ever takes memory, with the
+    numbers the whole model would have. `weights` is a file or folder to take them from instead, by name; with it the
+    module may be on `meta`.
+
     `optimizer` is called once per gradient bucket with that bucket's parameters, so it must update each
     parameter by its own gradient alone (as SGD, Adam and their kin do).
     """
     check_has_model(plan)
-    captured = build_graph(model, example(plan.batch), loss=loss, name=plan.model)
+    construction = construct(model)
+    captured = build_graph(construction.module, example(plan.batch), loss=loss, name=plan.model)
     validate(plan, captured.graph)
+    origin = origin_of(construction, captured, weights)
     device = start_process_group(plan, timeout_seconds)
-    if device.type == "cpu":
-        keep_freed_memory()
     plan = agreed_plan(plan)
     validate(plan, captured.graph)
     transport = TorchTransport(groups_of(plan, captured), device=device, timeout_seconds=timeout_seconds)
-    return Trainer(
+    trainer = Trainer(
         captured,
         plan,
         transport,
@@ -67,7 +73,14 @@ def parallelize(
         clip_norm=clip_norm,
         seed=seed,
         device=device,
+        origin=origin,
     )
+    if trainer.rank == 0:
+        for note in origin.weights.notes:
+            warnings.warn(note, stacklevel=2)
+    if device.type == "cpu":
+        keep_freed_memory()  # not before: what the tensors were made with is freed for good
+    return trainer
 
 
 def start_process_group(plan: Plan, timeout_seconds: float) -> torch.device:
@@ -166,6 +179,7 @@ class Trainer:
         clip_norm: float | None = None,
         seed: int = 0,
         device: torch.device | None = None,
+        origin: Origin | None = None,
     ) -> None:
         self.plan = plan
         self.rank = transport.rank
@@ -179,12 +193,15 @@ class Trainer:
         self._programs: dict[int, Program] = {}
         self._clip = clip_norm is not None
         program = self.program(plan.batch_size)
-        self.stages = {
-            index: StageRun(self._stage_code(model, index), self.device) for index in program.stages_of_rank(self.rank)
-        }
+        codes = {index: self._stage_code(model, index) for index in program.stages_of_rank(self.rank)}
+        self._unused = self._unused_tensors(model) if self.rank == 0 else {}
+        if origin is not None:
+            self._unused = origin.fill([m for code in codes.values() for m in code.modules], self._unused)
+        for code in codes.values():
+            place_stage(code, self.device)
+        self.stages = {index: StageRun(code, self.device) for index, code in codes.items()}
         self._buffers = {n: b for s in self.stages.values() for n, b in s.code.named_buffers().items()}
         self._parameters = {n: p for s in self.stages.values() for n, p in s.code.named_parameters().items()}
-        self._unused = self._unused_tensors(model) if self.rank == 0 else {}
         self._equalise()
         self.buckets = {
             bucket.name: GradientBucket(bucket, self._parameters, optimizer)
@@ -273,9 +290,7 @@ class Trainer:
     def _stage_code(self, model: Model, index: int) -> StageCode:
         ranks = self.plan.stage_ranks(index)
         exchange = ReplicaExchange(self._transport, ranks)
-        code = build_stage(model, self.plan.cut(model.graph)[index], split_rows=len(ranks) > 1, replicas=exchange)
-        place_stage(code, self.device)
-        return code
+        return build_stage(model, self.plan.cut(model.graph)[index], split_rows=len(ranks) > 1, replicas=exchange)
 
     def _unused_tensors(self, model: Model) -> dict[str, Tensor]:
         """Weights the loss never reads still belong in a checkpoint."""

@@ -10,6 +10,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -114,10 +115,11 @@ def _train(settings: Settings, control: ControlClient, where: _Where) -> None:
     plan = load_plan(settings.plan)
     where.phase = "while capturing the model"
     trainer = parallelize(
-        build_model(job, settings),
+        partial(build_model, job, settings),
         plan,
         optimizer=job.optimizer,
         loss=job.loss,
+        weights=settings.weights,
         clip_norm=settings.clip_norm,
         seed=settings.seed,
         timeout_seconds=settings.timeout_seconds,

@@ -1,0 +1,65 @@
+"""Peak memory of one rank of four that makes its part of a model, then of one that builds the model whole.
+
+`python materialise_memory.py` prints both in bytes, without what the process held before.
+"""
+
+import gc
+import json
+import resource
+import sys
+from typing import Any
+
+import torch
+from comparison import Case, make_plan, sgd
+from in_process import ThreadTransport, World
+from torch import Tensor, nn
+
+from plait.graph import build_graph
+from plait.run import Trainer
+from plait.run.materialise import Construction, construct, origin_of
+
+WIDTH, LAYERS, STAGES = 2300, 20, 4
+
+
+def build(width: int = WIDTH, layers: int = LAYERS) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+
+
+def mean_square(outputs: Tensor, batch: Any) -> Tensor:
+    return outputs.square().mean()
+
+
+class Alone(ThreadTransport):
+    """A rank whose tensors no other rank holds."""
+
+    def broadcast(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
+        assert ranks == (self.rank,)
+
+
+def rank_one(construction: Construction, width: int = WIDTH) -> Trainer:
+    batch = torch.zeros(8, width)
+    model = build_graph(construction.module, batch, loss=mean_square)
+    plan = make_plan(Case(construction.module, model, (batch,)), (1,) * STAGES, 4)
+    transport = Alone(World(STAGES), 1)
+    return Trainer(model, plan, transport, optimizer=sgd, origin=origin_of(construction, model, None))
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    rank_one(construct(lambda: build(8, 8)), 8)  # everything is imported now
+    before = peak()
+    trainer = rank_one(construct(build))
+    deferred = peak() - before
+    held = sum(tensor.nbytes for tensor in trainer.state().values())
+    del trainer
+    gc.collect()
+    rank_one(Construction(build()))
+    sys.stdout.write(json.dumps({"deferred": deferred, "whole": peak() - before, "held": held}))
+
+
+if __name__ == "__main__":
+    main()
