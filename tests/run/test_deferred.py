@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -116,6 +117,11 @@ class Seeds(nn.Module):
         self.own = nn.Parameter(torch.randn(20, generator=generator))
         self.mixed = nn.Parameter(torch.randn(20, generator=generator) + torch.rand(20))
         torch.manual_seed(11)
+        self.small = nn.Linear(2, 2)
+        state = torch.get_rng_state()
+        torch.manual_seed(11)
+        self.large = nn.Linear(5, 5)
+        torch.set_rng_state(state)
         self.last = nn.Linear(4, 4)
         torch.set_rng_state(state)
 
@@ -175,6 +181,20 @@ def test_a_constructor_that_cannot_be_deferred_builds_the_whole_model() -> None:
     assert construction.tape is None
     for name, tensor in named(construction.module).items():
         assert torch.equal(tensor, named(whole)[name])
+
+
+def test_a_generator_from_outside_is_as_it_was_when_the_model_is_built_whole() -> None:
+    generator = torch.Generator().manual_seed(4)
+    expected = torch.randn(12, generator=torch.Generator().manual_seed(4))
+
+    def build() -> nn.Module:
+        module = nn.ParameterList([torch.randn(12, generator=generator)])
+        np.asarray(module[0].detach())
+        return module
+
+    with pytest.warns(UserWarning, match="built whole"):
+        construction = construct(build)
+    assert torch.equal(construction.module[0], expected)
 
 
 def test_a_constructor_that_fails_says_so_itself() -> None:

@@ -6,7 +6,6 @@ only as far as the wanted tensors are made from it; all other draws of random nu
 a time, so that the generator moves as it does where the whole model is built. Same seed, same numbers, bit for bit.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +17,12 @@ from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 
+from plait.run.generators import CannotDefer, GeneratorStates, Reseeded
+
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 _CHANGES_MEMORY = ("set_", "resize_", "resize_as_")
 # What hands out a tensor's memory without an operation the tape could see.
 _UNSEEN = {Tensor.numpy, Tensor.__array__, Tensor.storage, Tensor._typed_storage, Tensor.__reduce_ex__}
-
-
-class CannotDefer(Exception):
-    """The constructor does something a tape cannot hold; the model must be built whole."""
 
 
 @dataclass(frozen=True)
@@ -63,22 +60,15 @@ class _Call:
         return self.generator is not None and not self.read <= self.written
 
 
-@dataclass(frozen=True)
-class _Reseeded:
-    """The constructor has set a generator: to a new state, or back to what it was after an earlier draw."""
-
-    generator: torch.Generator
-    state: Tensor | int
-
-
 class Tape:
     """What a constructor did to its tensors, in order."""
 
     def __init__(self) -> None:
-        self.steps: list[_Call | _Reseeded] = []
+        self.steps: list[_Call | Reseeded] = []
         self._memory: dict[int, torch.UntypedStorage] = {}  # held, so that no two have the same address
-        self._changed: set[int] = set()
-        self._states = _GeneratorStates()
+        self._made: set[int] = set()
+        self._changed: set[int] = set()  # those made, and those from outside that were written into
+        self._states = GeneratorStates()
 
     def holds(self, tensor: Tensor) -> bool:
         """Are this tensor's numbers on the tape? Otherwise it has them itself."""
@@ -94,7 +84,8 @@ class Tape:
         with _disable_current_modes(), torch.no_grad():
             wanted = [self._view(tensor) for tensor in tensors]
             chosen = self._chosen({view.storage for view in wanted}, draw=draw)
-            player = _Player(self._memory, self._overwritten(chosen))
+            given = {storage: memory for storage, memory in self._memory.items() if storage not in self._made}
+            player = _Player(given, self._overwritten(chosen))
             last = self._last_use(chosen, {view.storage for view in wanted})
             for index, step in enumerate(self.steps):
                 if index in chosen:
@@ -104,7 +95,7 @@ class Tape:
                 elif draw and isinstance(step, _Call) and step.generator is not None:
                     player.draw(step)
                 if draw:
-                    self._states.follow(index, step)
+                    self._states.follow(index, step.generator, step.state if isinstance(step, Reseeded) else None)
             return [player.tensor(view) for view in wanted]
 
     def record(self, function: OpOverload[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -136,6 +127,10 @@ class Tape:
         """Keeps the states the constructor leaves its generators in."""
         self.steps += self._states.set_since(len(self.steps))
 
+    def undo(self) -> None:
+        """Leaves no trace in generators the constructor was given."""
+        self._states.undo()
+
     def _now(self, function: OpOverload[..., Any], args: Any, kwargs: Any) -> Any:
         if torch.Tag.nondeterministic_seeded in function.tags:
             raise CannotDefer(f"{function} draws numbers whose count depends on other numbers")
@@ -158,6 +153,7 @@ class Tape:
             generator,
         )
         self.steps.append(call)
+        self._made |= {view.storage for view in call.made}
         self._changed |= call.changed
 
     def _view(self, tensor: Tensor) -> _View:
@@ -226,66 +222,6 @@ class _Player:
             self._real.pop(storage, None)
 
 
-class _GeneratorStates:
-    """Tells where a constructor sets a generator, though the tape leaves its draws undone.
-
-    Every recorded draw moves the generator a little, so that each point of the tape has a state of its own: one
-    that was seen before was restored (`torch.random.fork_rng`), any other is a new seed.
-    """
-
-    def __init__(self) -> None:
-        self._after: dict[torch.Generator, str] = {}
-        self._index: dict[tuple[torch.Generator, str], int] = {}
-        self._marked: dict[int, Tensor | None] = {}
-
-    def set_since(self, index: int, *generators: torch.Generator) -> Iterator[_Reseeded]:
-        """Where a generator is not as the last draw left it, the step that sets it."""
-        for generator in generators or tuple(self._after):
-            state = generator.get_state()
-            digest = _digest(state)
-            if digest != self._after.get(generator):
-                known = self._index.get((generator, digest))
-                if known is not None:
-                    self._marked[known] = None
-                self._after[generator] = digest
-                self._index.setdefault((generator, digest), index)
-                yield _Reseeded(generator, state if known is None else known)
-
-    def advance(self, generator: torch.Generator, index: int) -> None:
-        if generator.device != _CPU:
-            raise CannotDefer(f"random numbers of device {generator.device}")
-        torch.empty(1, device=_CPU).uniform_(generator=generator)
-        digest = _digest(generator.get_state())
-        self._after[generator] = digest
-        self._index[generator, digest] = index
-
-    def follow(self, index: int, step: _Call | _Reseeded) -> None:
-        """Playing: the state after this step is kept where a later one goes back to it."""
-        if isinstance(step, _Reseeded):
-            state = step.state if isinstance(step.state, Tensor) else self._marked[step.state]
-            assert state is not None
-            step.generator.set_state(state)
-        if index in self._marked and step.generator is not None:
-            self._marked[index] = step.generator.get_state()
-
-    def kept(self) -> "_Kept":
-        return _Kept({generator: generator.get_state() for generator in self._after})
-
-
-class _Kept:
-    """Generators are afterwards as they were before."""
-
-    def __init__(self, states: dict[torch.Generator, Tensor]) -> None:
-        self._states = states
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        for generator, state in self._states.items():
-            generator.set_state(state)
-
-
 class _Recorder(TorchDispatchMode):
     """Sends every operation to the tape, but for those that only look at memory in another way."""
 
@@ -296,10 +232,11 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(is_traceable_wrapper_subclass(leaf) for leaf in pytree.tree_leaves((args, kwargs))):
             raise CannotDefer("a tensor subclass with operations of its own")
-        looks = function.is_view or torch.Tag.inplace_view in function.tags
         if function._opname in _CHANGES_MEMORY:
             raise CannotDefer(f"{function} gives a tensor other memory")
-        return function(*args, **(kwargs or {})) if looks else self._tape.record(function, args, kwargs or {})
+        if function.is_view or torch.Tag.inplace_view in function.tags:
+            return function(*args, **(kwargs or {}))
+        return self._tape.record(function, args, kwargs or {})
 
 
 class _DirectReads(TorchFunctionMode):
@@ -322,8 +259,12 @@ class _DirectReads(TorchFunctionMode):
 def record(build: Callable[[], nn.Module]) -> tuple[nn.Module, Tape]:
     """Runs `build`; returns the model with hollow tensors and the tape that fills them."""
     tape = Tape()
-    with _DirectReads(tape), _Recorder(tape):
-        module = build()
+    try:
+        with _DirectReads(tape), _Recorder(tape):
+            module = build()
+    except BaseException:
+        tape.undo()
+        raise
     tape.finish()
     return module, tape
 
@@ -391,7 +332,3 @@ def _on_meta(tensor: Tensor) -> Tensor:
 
 def _hollow(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_CPU)
-
-
-def _digest(state: Tensor) -> str:
-    return hashlib.sha256(state.numpy().tobytes()).hexdigest()
