@@ -6,8 +6,10 @@ module and the line.
 """
 
 import inspect
+import io
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -181,7 +183,8 @@ def _export(wrapper: LossOf, batch: Any, seen: Mapping[str, Observed], path: Pat
         in_one_piece(wrapper.model, seen),
     ):
         try:
-            exported = torch.export.export(wrapper, (batch,), strict=False, dynamic_shapes=(dims,))
+            with redirect_stderr(io.StringIO()):  # PyTorch prints a whole graph there for what is told in one line here
+                exported = torch.export.export(wrapper, (batch,), strict=False, dynamic_shapes=(dims,))
         except CaptureError:
             raise
         except Exception as error:
