@@ -77,7 +77,7 @@ def profile_case(name: str) -> Iterator[Case]:
         print(f"{name} is left out: it is public in github.com/msr-fiddle/pipedream; name its folder in PLAIT_PROFILES")
         return
     profile = load_profile(PROFILES / name)
-    graph = profile_graph(profile)
+    graph = profile_graph(profile, search_order=False)
     ways = [[profile.node_by_name[node].plain for node in atom.nodes] for atom in graph.atoms]
     yield Case(f"{name} (profile)", graph, [sum(w.forward_seconds + w.backward_seconds for w in atom) for atom in ways])
 

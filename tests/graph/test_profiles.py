@@ -14,6 +14,7 @@ from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.graph.profiles import Profile, load_profile, profile_graph
 from plait.graph.profiles.pipedream import parse_pipedream
+from plait.graph.reorder import reordered
 
 ROWS = 8
 
@@ -156,7 +157,8 @@ def test_the_stage_the_optimiser_of_pipedream_adds_is_read_over(written: Callabl
 def test_another_order_moves_everything_with_its_atom(written: Callable[..., Profile]) -> None:
     edges = [edge(1, 2), edge(1, 3), edge(2, 4), edge(3, 5), edge(4, 6), edge(5, 6)]
     profile = written(*(node(i, activation=80.0 * i * i, parameters=float(i)) for i in range(1, 7)), *edges)
-    given_order, other = profile_graph(profile), profile_graph(profile, order=lambda graph: [0, 1, 3, 2, 4, 5])
+    given_order = profile_graph(profile, search_order=False)
+    other = reordered(given_order, [0, 1, 3, 2, 4, 5])
     assert names(other) == [f"node{i} Linear" for i in (1, 2, 4, 3, 5, 6)]
     assert [other.atoms[p.atoms[0]].name for p in other.parameters] == names(given_order)
     for value in other.values:

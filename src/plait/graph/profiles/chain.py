@@ -1,44 +1,25 @@
 """From a profile to the `Graph` that planning reads: inputs left out, tuples kept whole, the rest in a chain."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 import networkx as nx
 
 from plait.errors import PlaitError
 from plait.graph.graph import Atom, Graph, Parameter, Value
 from plait.graph.profiles.profile import Profile, ProfileEdge, ProfileNode
+from plait.graph.reorder import cheapest_chain, reordered
 
 _TUPLE_ITEM = "__getitem__"
 
 
-Order = Callable[[Graph], Sequence[int]]
-
-
-def profile_graph(profile: Profile, *, order: Order | None = None) -> Graph:
-    """The chain of atoms of `profile`, as the tool numbered them, or in the order that `order` finds for that chain.
+def profile_graph(profile: Profile, *, search_order: bool = True) -> Graph:
+    """The atoms of `profile` in an order with few bytes alive between them, or as the tool numbered them.
 
     Raises PlaitError where the edges form a circle or nothing computes.
     """
     graph = _given_chain(profile)
-    return graph if order is None else _reordered(graph, order(graph))
-
-
-def _reordered(graph: Graph, order: Sequence[int]) -> Graph:
-    """The same graph with atom `order[i]` in place i."""
-    place = {atom: index for index, atom in enumerate(order)}
-    values = [
-        replace(v, producer=place[v.producer], consumers=tuple(sorted(place[c] for c in v.consumers)))
-        for v in graph.values
-    ]
-    assert sorted(place) == list(range(len(graph.atoms))) and all(v.producer < v.consumers[0] for v in values)
-    return replace(
-        graph,
-        atoms=tuple(graph.atoms[atom] for atom in order),
-        values=tuple(sorted(values, key=lambda value: value.producer)),
-        parameters=tuple(replace(p, atoms=tuple(sorted(place[atom] for atom in p.atoms))) for p in graph.parameters),
-    )
+    return reordered(graph, cheapest_chain(graph)) if search_order else graph
 
 
 def _given_chain(profile: Profile) -> Graph:
