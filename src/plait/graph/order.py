@@ -19,7 +19,8 @@ Minimum linear arrangement with precedence, NP-hard in general; models are mostl
    (`_runs`): nothing is gained by interrupting it elsewhere;
 4. the steps of all branches are ordered by going through frontiers, all or the most promising ones.
 
-A part keeps its given order unless another is strictly better, so the result is never worse than the given one.
+A part keeps its given order unless another is strictly better, so the sum is never more than that of the given order.
+One plan's own cuts can still be: that is known only where devices and times are.
 """
 
 from collections import defaultdict
@@ -30,7 +31,7 @@ from itertools import accumulate, pairwise
 from plait.graph.frontiers import Step, best_sequence
 
 BUDGET = 100_000  # frontiers tried in one pass over the model: half a second where all are needed
-_SMALL = 64  # atoms of a part whose frontiers are counted before it is taken apart: they may be few
+_SMALL = 64  # a part of so many atoms may have few frontiers: they are tried before it is taken apart
 _DEEPEST = 24  # branches within branches that are still taken apart
 
 
@@ -57,7 +58,7 @@ def cheapest_order(num_atoms: int, flows: Sequence[Flow], *, budget: int = BUDGE
     [0, 2, 1, 3, 4]
     """
     assert all(flow.producer < min(flow.consumers, default=num_atoms) for flow in flows), "given order is not legal"
-    touched = sorted({atom for flow in flows for atom in (flow.producer, *flow.consumers)})
+    touched = sorted({atom for flow in flows if flow.consumers for atom in (flow.producer, *flow.consumers)})
     order = _Orders().of(len(touched), _restricted(flows, touched, range(0)), budget, depth=0)
     return _with_idle_atoms([touched[i] for i in order], num_atoms)
 
