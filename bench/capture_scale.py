@@ -3,7 +3,7 @@
 Claim: building the model, capturing it, finding its atoms and computing its costs takes at most 15 s and 3 GB each.
 Every model has a fresh process. Starting Python and importing the libraries is timed beside it, and so are the
 search for repeated blocks and one search for plans. The figures are those of the fastest repeat: another process
-on the machine can only add to them.
+on the machine can only add to them; the processor's own seconds tell how much it did.
 """
 
 import json
@@ -49,6 +49,7 @@ class Row:
     costs: float
     blocks: float
     plans: float
+    processor: float  # seconds the processor worked on what `ready` counts
     peak_bytes: int
     num_parameters: int
     num_atoms: int
@@ -80,6 +81,7 @@ def measure(spec: str, asked_at: float) -> Row:
     job = load_job(spec)
     cluster = eight_a100()
     imports = time.time() - asked_at
+    worked = time.process_time()
     with torch.device("meta"):
         module, building = timed(job.model)
     batch = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), next(iter(job.batches(8, 0))))
@@ -94,6 +96,7 @@ def measure(spec: str, asked_at: float) -> Row:
     with patch.object(build, "capture", capture):
         model, graph_seconds = timed(lambda: build_graph(module, batch, loss=job.loss, name=job.name))
     costs, costing = timed(lambda: estimate_costs(model, batch, cluster, job.optimizer, largest_rows=1))
+    processor = time.process_time() - worked
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     blocks, searching = timed(lambda: repeated_blocks(model))
     _, planning = timed(lambda: find_plans(model.graph, costs, cluster, batch_size=job.batch_size))
@@ -106,6 +109,7 @@ def measure(spec: str, asked_at: float) -> Row:
         costs=costing,
         blocks=searching,
         plans=planning,
+        processor=processor,
         peak_bytes=peak,
         num_parameters=sum(parameter.numel() for parameter in module.parameters()),
         num_atoms=len(model.graph.atoms),
@@ -120,10 +124,12 @@ def in_fresh_process(spec: str) -> Row:
 
 def show(rows: list[Row]) -> None:
     steps = ("imports", "module", "capture", "atoms", "costs", "blocks", "plans")
-    table = Table("model", *steps, "ready to plan", "peak", title="seconds of each step; 8 x a100")
+    table = Table("model", *steps, "ready to plan", "processor", "peak", title="seconds of each step; 8 x a100")
     for row in rows:
         seconds = [f"{getattr(row, step):.2f}" for step in steps]
-        table.add_row(row.model, *seconds, f"{row.ready:.2f} s", f"{row.peak_bytes / 1e9:.2f} GB")
+        table.add_row(
+            row.model, *seconds, f"{row.ready:.2f} s", f"{row.processor:.2f} s", f"{row.peak_bytes / 1e9:.2f} GB"
+        )
     console = Console(width=120)
     console.print(table)
     for row in {row.model: row for row in rows}.values():
@@ -143,6 +149,7 @@ def main() -> None:
     figures: dict[str, object] = {}
     for name, row in best.items():
         figures[f"{name}_seconds"] = round(row.ready, 1)
+        figures[f"{name}_processor_seconds"] = round(row.processor, 1)
         figures[f"{name}_gigabytes"] = round(row.peak_bytes / 1e9, 2)
         figures[f"{name}_atoms"] = row.num_atoms
     finish(

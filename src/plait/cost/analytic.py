@@ -16,6 +16,7 @@ from torch import Tensor, fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from plait.cost.costs import AtomCost, Costs, OptimizerCost
+from plait.cost.outputs import Outputs
 from plait.cost.saved import Saved, SavedBytes, record_saved, tensors_in
 from plait.cost.walk import NodeRun, batch_inputs, walk
 from plait.errors import PlaitError
@@ -45,6 +46,7 @@ class _NodeWork:
 
     forward: tuple[float, float]
     backward: tuple[float, float]
+    outputs: Outputs
     saved: Saved
     kept_bytes: float | None  # what a device keeps instead, where it runs another form of the operation
 
@@ -116,10 +118,11 @@ def _work(model: Model, batch: Any, rows: int) -> list[_Work]:
 def _run(run: NodeRun, known: dict[Hashable, _NodeWork]) -> Any:
     """The outputs of a node; `known` then holds its work, found only for the first of those alike."""
     try:
-        if run.alike in known:
-            return run.forward()
-        outputs, known[run.alike] = _count(run)
-        return outputs
+        if run.alike not in known:
+            outputs, known[run.alike] = _count(run)
+            return outputs
+        made = known[run.alike].outputs
+        return run.keep(made.like(run.given)) if made.can_be_made else run.forward()
     except (NotImplementedError, RuntimeError) as error:
         raise PlaitError(
             f"the cost of {run.node.name} in {module_path(run.node) or 'the model'} cannot be computed without "
@@ -140,7 +143,7 @@ def _count(run: NodeRun) -> tuple[Any, _NodeWork]:
             run.backward(outputs)
         backward = counter.get_total_flops()
     moved = 0.0 if _only_a_view(run.node) else _bytes(run.inputs) + _bytes(run.parameters) + _bytes(outputs)
-    return outputs, _NodeWork((forward, moved), (backward, 2 * moved), saved, kept_bytes)
+    return outputs, _NodeWork((forward, moved), (backward, 2 * moved), Outputs(outputs, run.given), saved, kept_bytes)
 
 
 def _attention(node: fx.Node, inputs: tuple[Tensor, ...]) -> float | None:

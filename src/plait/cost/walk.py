@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,12 +22,14 @@ class NodeRun:
     """One node ready to be run, as often as wanted: `forward()` gives outputs, `backward(outputs)` runs them back.
 
     Nodes with an equal `alike` cost the same and save the same of what they are `given`: all tensors they read.
+    Who knows the outputs without running it hands them to `keep`, for the nodes that read them.
     """
 
     node: fx.Node
     alike: Hashable
     forward: Callable[[], Any]
     backward: Callable[[Any], None]
+    keep: Callable[[Any], Any]
     inputs: tuple[Tensor, ...]
     parameters: tuple[Tensor, ...]
     given: tuple[Tensor, ...]
@@ -53,7 +55,7 @@ def batch_inputs(model: Model, batch: Any, rows: int, device: torch.device | str
 
 
 def walk(model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.device | str) -> Iterator[NodeRun]:
-    """Yields the nodes in order. The consumer runs `forward`; the walk keeps that result for later nodes."""
+    """Yields the nodes in order. The consumer runs `forward`; the walk keeps its first result for later nodes."""
     graph = model.captured.module.graph
     overwritten = _overwritten(graph)
     last_use = {source: node for node in graph.nodes for source in node.all_input_nodes}
@@ -64,16 +66,8 @@ def walk(model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.de
         elif node.op == "get_attr":
             values[node] = _attribute(model, node, device)
         elif node.op == "call_function":
-            run = _prepare(model, node, values, device, differentiable=node not in overwritten)
             kept: list[Any] = []
-
-            def forward(run: NodeRun = run, kept: list[Any] = kept) -> Any:
-                result = run.forward()
-                if not kept:
-                    kept.append(pytree.tree_map_only(Tensor, Tensor.detach, result))
-                return result
-
-            yield replace(run, forward=forward)
+            yield _prepare(model, node, values, device, kept, differentiable=node not in overwritten)
             values[node] = kept[0]
         for source in node.all_input_nodes:
             if last_use[source] is node and source.op == "call_function":
@@ -116,6 +110,7 @@ def _prepare(
     node: fx.Node,
     values: Mapping[fx.Node, Any],
     device: torch.device | str,
+    kept: list[Any],
     *,
     differentiable: bool,
 ) -> NodeRun:
@@ -138,6 +133,11 @@ def _prepare(
     elif target is seeded and args[2] is choose:
         args = (*args[:2], choose_longer, *args[3:])
 
+    def keep(result: Any) -> Any:
+        if not kept:
+            kept.append(pytree.tree_map_only(Tensor, Tensor.detach, result))
+        return result
+
     def backward(outputs: Any) -> None:
         tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.requires_grad]
         if tensors and leaves:
@@ -148,8 +148,9 @@ def _prepare(
     return NodeRun(
         node=node,
         alike=(model.alike[node], differentiable, same_memory(given)),
-        forward=lambda: target(*args, **kwargs),
+        forward=lambda: keep(target(*args, **kwargs)),
         backward=backward,
+        keep=keep,
         inputs=tuple(values[n] for n in sources if n.op != "get_attr"),
         parameters=tuple(values[n] for n in sources if n.op == "get_attr"),
         given=given,
