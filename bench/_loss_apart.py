@@ -26,9 +26,10 @@ class Prediction(nn.Module):
         if hasattr(self.model, "auxiliary"):
             features = self.model.lower(*tensors)
             return torch.stack([self.model.upper(features), self.model.auxiliary(features)])
-        for own in ("logits", "network"):
-            if (predict := getattr(self.model, own, None)) is not None:
-                return predict(**inputs) if own == "logits" else predict(*tensors)
+        if hasattr(self.model, "logits"):
+            return self.model.logits(**inputs)
+        if hasattr(self.model, "network"):
+            return self.model.network(*tensors)
         outputs = self.model(**inputs)
         return outputs.logits_per_text if "logits_per_text" in outputs else outputs.logits
 

@@ -102,8 +102,9 @@ def _mend_transport() -> None:
 
 def _asked_for(stage: nn.Module, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The batch's tensors that a stage names as inputs of its own: PyTorch has its user hand each stage its part."""
-    wanted = {node.target for node in stage.graph.nodes if node.op == "placeholder"}  # type: ignore[union-attr]
-    args = tuple(tensor for n, tensor in enumerate(call.args) if f"tensors_{n}" in wanted)
+    wanted = [node.target for node in stage.graph.nodes if node.op == "placeholder"]  # type: ignore[union-attr]
+    positional = {f"tensors_{n}": tensor for n, tensor in enumerate(call.args)}
+    args = tuple(positional[name] for name in wanted if name in positional)
     return args, {name: leaf for name, leaf in call.kwargs.items() if name in wanted}
 
 
