@@ -24,12 +24,12 @@ class Prediction(nn.Module):
     def forward(self, *tensors: Tensor) -> Tensor:
         inputs = dict(zip(self.names, tensors, strict=True))
         if hasattr(self.model, "auxiliary"):
-            features = self.model.lower(*inputs.values())
+            features = self.model.lower(*tensors)
             return torch.stack([self.model.upper(features), self.model.auxiliary(features)])
-        if isinstance(logits := getattr(self.model, "logits", None), Callable):  # type: ignore[arg-type]
-            return logits(**inputs)
-        if isinstance(network := getattr(self.model, "network", None), nn.Module):
-            return network(*inputs.values())
+        if hasattr(self.model, "logits"):
+            return self.model.logits(**inputs)
+        if hasattr(self.model, "network"):
+            return self.model.network(*tensors)
         outputs = self.model(**inputs)
         return outputs.logits_per_text if "logits_per_text" in outputs else outputs.logits
 

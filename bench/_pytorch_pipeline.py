@@ -1,15 +1,19 @@
 """A model split and trained one step by `torch.distributed.pipelining`: the tracer, GPipe, two processes over gloo."""
 
 import copy
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.distributed.pipelining.stage as pipeline_stages
 from torch import Tensor, nn
 from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
 
 from _forks import on_ranks
+from plait.cli.verify import largest_difference
 from plait.graph.capture import loss_in
 
 STAGES = 2
@@ -60,15 +64,17 @@ def split(model: nn.Module, call: Call, middle: str, micro_batches: int) -> Any:
     return pipe
 
 
-def train_split(pipe: Any, call: Call, micro_batches: int, seconds: float) -> Trained:
-    """One step on two processes."""
+def train_split(pipe: Any, call: Call, micro_batches: int, seconds: float, *, mended: bool = False) -> Trained:
+    """One step on two processes, `mended` or not (see `_mend_transport`)."""
 
     def work(rank: int) -> dict[str, Any]:
+        if mended:
+            _mend_transport()
         stage = pipe.build_stage(rank, torch.device("cpu"))
         schedule = ScheduleGPipe(stage, micro_batches, loss_fn=call.loss)
         losses: list[Tensor] = []
         args, kwargs = _asked_for(stage.submod, call)
-        last = {"target": call.target, "losses": losses} if stage.is_last else {}
+        last: dict[str, Any] = {"target": call.target, "losses": losses} if stage.is_last else {}
         schedule.step(*args, **kwargs, **last)
         return {
             "gradients": _gradients(stage.submod),
@@ -81,10 +87,24 @@ def train_split(pipe: Any, call: Call, micro_batches: int, seconds: float) -> Tr
     return Trained(ranks[-1]["loss"], [rank["gradients"] for rank in ranks], buffers)
 
 
+def _mend_transport() -> None:
+    """Has this process send and receive contiguous tensors, which gloo asks for and PyTorch's stages do not see to."""
+    pipeline_stages._make_tensor_from_meta = lambda meta, device: torch.empty(
+        meta.shape, dtype=meta.dtype, device=device
+    )
+    original = dist.P2POp.__init__
+
+    def contiguous(self: Any, op: Any, tensor: Tensor, *rest: Any, **options: Any) -> None:
+        original(self, op, tensor.contiguous() if op is dist.isend else tensor, *rest, **options)
+
+    dist.P2POp.__init__ = contiguous  # type: ignore[method-assign]
+
+
 def _asked_for(stage: nn.Module, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The batch's tensors that a stage names as inputs of its own: PyTorch has its user hand each stage its part."""
-    wanted = {node.target for node in stage.graph.nodes if node.op == "placeholder"}  # type: ignore[union-attr]
-    args = tuple(tensor for n, tensor in enumerate(call.args) if f"tensors_{n}" in wanted)
+    wanted = [node.target for node in stage.graph.nodes if node.op == "placeholder"]  # type: ignore[union-attr]
+    positional = {f"tensors_{n}": tensor for n, tensor in enumerate(call.args)}
+    args = tuple(positional[name] for name in wanted if name in positional)
     return args, {name: leaf for name, leaf in call.kwargs.items() if name in wanted}
 
 
@@ -101,3 +121,36 @@ def train_whole(model: nn.Module, call: Call, micro_batches: int) -> Trained:
 
 def _gradients(module: nn.Module) -> dict[str, Tensor]:
     return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+
+
+def names(model: nn.Module) -> dict[str, str]:
+    """Every name of every parameter to its first: tied ones have several."""
+    first: dict[int, str] = {}
+    return {n: first.setdefault(id(p), n) for n, p in model.named_parameters(remove_duplicate=False)}
+
+
+def distance(found: Trained, whole: Trained, first: dict[str, str], *, sum_tied: bool) -> float:
+    """The largest relative difference of loss, gradients and buffers; infinite where a gradient is missing."""
+    wanted = whole.gradients[0]
+    stages = [_summed([stage], first) for stage in found.gradients]
+    if sum_tied:
+        stages = [_summed(found.gradients, first)]
+    missing = set(wanted) - {name for stage in stages for name in stage}
+    if any(float(wanted[name].abs().max()) > 0 for name in missing):
+        return math.inf
+    written = {n: whole.buffers[n] for n in found.buffers.keys() & whole.buffers.keys()}
+    return max(
+        abs(found.loss - whole.loss) / abs(whole.loss),
+        largest_difference(found.buffers, written),
+        *(largest_difference(stage, {n: wanted[n] for n in stage}) for stage in stages),
+    )
+
+
+def _summed(stages: Iterable[dict[str, Tensor]], first: dict[str, str]) -> dict[str, Tensor]:
+    """Gradients by the first name of their parameter, which may have another name, or several, in a stage."""
+    total: dict[str, Tensor] = {}
+    for stage in stages:
+        for alias, gradient in stage.items():
+            name = first[alias]
+            total[name] = total[name] + gradient if name in total else gradient
+    return total

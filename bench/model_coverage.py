@@ -3,12 +3,12 @@
 Claim: Plait captures, cuts and trains exactly (float64, relative 1e-9, two stages, two micro-batches over gloo) every
 architecture of the test matrix that transformers can build, as given: the loss inside the model, no edit. The same
 models go through PyTorch's own pipelining (its tracing front end, split before the middle layer, GPipe) in the same
-run: as given, and helped by taking the loss out of the model and summing tied gradients by hand.
+run: as given, helped by taking the loss out of the model and summing tied gradients by hand, and helped further by
+making contiguous what it sends, which gloo asks for.
 """
 
 import math
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from typing import Any
 import torch
 import transformers  # noqa: F401 - once, before the first fork
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
 from _forks import Failed, in_a_process, on_ranks, one_line
 from _harness import arguments, finish
 from _loss_apart import taken_apart
-from _pytorch_pipeline import Call, Trained, as_given, split, train_split, train_whole
-from plait.cli.verify import largest_difference
+from _pytorch_pipeline import Call, as_given, distance, names, split, train_split, train_whole
 from plait.graph import Model
 from plait.run.trainer import Trainer, groups_of
 from plait.run.transport import TorchTransport
@@ -46,13 +46,13 @@ class Attempt:
 
     splits: bool = False
     runs: bool = False
-    difference: float = math.inf
+    difference: float | None = None
     why: str = ""
     atoms: int = 0
 
     @property
     def exact(self) -> bool:
-        return self.difference <= LIMIT
+        return self.difference is not None and self.difference <= LIMIT
 
     @property
     def mark(self) -> str:
@@ -66,6 +66,7 @@ class Row:
     plait: Attempt
     given: Attempt
     helped: Attempt
+    mended: Attempt
 
 
 # Plait
@@ -81,7 +82,15 @@ def attempt_plait(architecture: Architecture) -> Attempt:
         found = difference(train_in_two_processes(architecture, model), expected(architecture))
     except Exception as error:  # noqa: BLE001
         return Attempt(splits=True, why=one_line(error), atoms=atoms)
-    return Attempt(splits=True, runs=True, difference=found, why=_how_far(found), atoms=atoms)
+    return trained(found, atoms)
+
+
+def trained(difference: float, atoms: int = 0) -> Attempt:
+    """One that ran: how far it is from the uncut model."""
+    if math.isinf(difference):
+        return Attempt(splits=True, runs=True, why="a gradient is missing or not a number", atoms=atoms)
+    why = "" if difference <= LIMIT else f"differs by {difference:.1e}"
+    return Attempt(splits=True, runs=True, difference=difference, why=why, atoms=atoms)
 
 
 def train_in_two_processes(architecture: Architecture, model: Model) -> Outcome:
@@ -115,13 +124,17 @@ def attempt_as_given(architecture: Architecture) -> Attempt:
     return attempt_pytorch(model, call, architecture.middle, sum_tied=False)
 
 
-def attempt_helped(architecture: Architecture) -> Attempt:
+def attempt_mended(architecture: Architecture) -> Attempt:
+    return attempt_helped(architecture, mended=True)
+
+
+def attempt_helped(architecture: Architecture, *, mended: bool = False) -> Attempt:
     given, batch = architecture.model(), architecture.batch()
     parts = taken_apart(given, batch, architecture.task)
     call = Call(parts.inputs, {}, parts.target, parts.loss)
     if not architecture.draws:
         check_loss(given, batch, call, parts.model)
-    return attempt_pytorch(parts.model, call, f"model.{architecture.middle}", sum_tied=True)
+    return attempt_pytorch(parts.model, call, f"model.{architecture.middle}", sum_tied=True, mended=mended)
 
 
 def check_loss(given: nn.Module, batch: dict[str, Any], call: Call, prediction: nn.Module) -> None:
@@ -133,52 +146,17 @@ def check_loss(given: nn.Module, batch: dict[str, Any], call: Call, prediction: 
     assert abs(inside - outside) <= 1e-5 * abs(inside), f"the loss inside is {inside}, outside {outside}"
 
 
-def attempt_pytorch(model: nn.Module, call: Call, middle: str, *, sum_tied: bool) -> Attempt:
+def attempt_pytorch(model: nn.Module, call: Call, middle: str, *, sum_tied: bool, mended: bool = False) -> Attempt:
     try:
         pipe = split(model, call, middle, MICRO_BATCHES)
     except Exception as error:  # noqa: BLE001
         return Attempt(why=one_line(error))
     try:
-        found = train_split(pipe, call, MICRO_BATCHES, SECONDS)
+        found = train_split(pipe, call, MICRO_BATCHES, SECONDS, mended=mended)
     except Exception as error:  # noqa: BLE001
         return Attempt(splits=True, why=one_line(error))
-    far = pytorch_difference(found, train_whole(model, call, MICRO_BATCHES), names(model), sum_tied=sum_tied)
-    return Attempt(splits=True, runs=True, difference=far, why=_how_far(far))
-
-
-def names(model: nn.Module) -> dict[str, str]:
-    """Every name of every parameter to its first: tied ones have several."""
-    first: dict[int, str] = {}
-    return {n: first.setdefault(id(p), n) for n, p in model.named_parameters(remove_duplicate=False)}
-
-
-def pytorch_difference(found: Trained, whole: Trained, first: dict[str, str], *, sum_tied: bool) -> float:
-    wanted = whole.gradients[0]
-    stages = [{first[name]: gradient for name, gradient in stage.items()} for stage in found.gradients]
-    if sum_tied:
-        stages = [_summed(stages)]
-    missing = set(wanted) - {name for stage in stages for name in stage}
-    if any(float(wanted[name].abs().max()) > 0 for name in missing):
-        return math.inf
-    present = [({n: stage[n] for n in stage}, {n: wanted[n] for n in stage}) for stage in stages]
-    written = {n: whole.buffers[n] for n in found.buffers.keys() & whole.buffers.keys()}
-    return max(
-        abs(found.loss - whole.loss) / abs(whole.loss),
-        largest_difference(found.buffers, written),
-        *(largest_difference(own, reference) for own, reference in present),
-    )
-
-
-def _summed(stages: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
-    total: dict[str, Tensor] = {}
-    for stage in stages:
-        for name, gradient in stage.items():
-            total[name] = total[name] + gradient if name in total else gradient
-    return total
-
-
-def _how_far(found: float) -> str:
-    return "" if found <= LIMIT else f"differs by {found:.1e}"
+    whole = train_whole(model, call, MICRO_BATCHES)
+    return trained(distance(found, whole, names(model), sum_tied=sum_tied))
 
 
 # The table
@@ -190,8 +168,10 @@ def compare(architecture: Architecture) -> Row | str:
         in_a_process(lambda: architecture.model() and None, SECONDS)
     except Failed as failure:
         return str(failure)
-    tools = (attempt_plait, attempt_as_given, attempt_helped)
-    return Row(architecture.name, architecture.family, *(_tried(tool, architecture) for tool in tools))
+    plait, given, helped = (_tried(t, architecture) for t in (attempt_plait, attempt_as_given, attempt_helped))
+    stopped = helped.splits and not helped.runs
+    mended = _tried(attempt_mended, architecture) if stopped else helped
+    return Row(architecture.name, architecture.family, plait, given, helped, mended)
 
 
 def _tried(tool: Any, architecture: Architecture) -> Attempt:
@@ -204,13 +184,14 @@ def _tried(tool: Any, architecture: Architecture) -> Attempt:
 
 def show(rows: list[Row], unbuilt: dict[str, str]) -> None:
     table = Table(title=f"Two stages, {MICRO_BATCHES} micro-batches, float64; PyTorch {torch.__version__}")
-    for column in ("architecture", "atoms", "cuts", "Plait", "difference", "PyTorch", "helped", "why not (helped)"):
+    for column in ("architecture", "atoms", "cuts", "Plait", "difference", "PyTorch", "helped", "mended", "why not"):
         table.add_column(column, justify="right" if column in ("atoms", "cuts", "difference") else "left")
     for row in rows:
         own, cuts = row.plait, max(row.plait.atoms - 1, 0)
-        why = f"Plait: {own.why}" if own.why else row.helped.why
-        far = f"{own.difference:.0e}" if own.runs else ""
-        table.add_row(row.name, str(own.atoms), str(cuts), own.mark, far, row.given.mark, row.helped.mark, why)
+        why = f"Plait: {own.why}" if own.why else row.mended.why or row.helped.why
+        far = "" if own.difference is None else f"{own.difference:.0e}"
+        marks = (row.given.mark, row.helped.mark, row.mended.mark)
+        table.add_row(row.name, str(own.atoms), str(cuts), own.mark, far, *marks, escape(why))
     console = Console(width=170)
     console.print(table)
     for name, why in unbuilt.items():
@@ -233,7 +214,10 @@ def main() -> None:
             unbuilt[architecture.name] = found
             continue
         rows.append(found)
-        print(f"{found.name}: Plait {found.plait.mark}, PyTorch {found.given.mark}, helped {found.helped.mark}")
+        print(
+            f"{found.name}: Plait {found.plait.mark}, PyTorch {found.given.mark}, helped {found.helped.mark}",
+            flush=True,
+        )
     show(rows, unbuilt)
     exact = sum(row.plait.exact for row in rows)
     figures = {
@@ -241,8 +225,9 @@ def main() -> None:
         "plait_exact": exact,
         "pytorch_as_given": sum(row.given.exact for row in rows),
         "pytorch_helped": sum(row.helped.exact for row in rows),
-        "pytorch_helped_splits": sum(row.helped.splits for row in rows),
-        "plait_worst": f"{max(row.plait.difference for row in rows):.1e}",
+        "pytorch_helped_and_mended": sum(row.mended.exact for row in rows),
+        "pytorch_splits": sum(row.helped.splits for row in rows),
+        "plait_worst": f"{max(row.plait.difference or 0.0 for row in rows):.1e}",
     }
     finish(
         "model_coverage",

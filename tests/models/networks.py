@@ -88,7 +88,7 @@ NETWORKS = (
                  fast=True),
     Architecture("DenseNet", "convolution", "pictures", DenseNet, picture_batch, "blocks.1.layers.0", fast=True),
     job("U-Net", "convolution", "masks", "unet?image=16&width=0.25", "bottom"),
-    job("AlexNet", "convolution", "pictures", "alexnet?image=64&width=0.0625&dropout=0&classes=4", "network.7"),
+    job("AlexNet", "convolution", "pictures", "alexnet?image=64&width=0.0625&dropout=0&classes=4", "network.8"),
     job("VGG-16", "convolution", "pictures", "vgg16?image=32&width=0.0625&dropout=0&classes=4", "network.17"),
     job("VGG-19", "convolution", "pictures", "vgg19?image=32&width=0.0625&dropout=0&classes=4", "network.19"),
     job("ResNet-50", "convolution", "pictures", "resnet50?image=33&width=0.125&classes=4", "network.8"),

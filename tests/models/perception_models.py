@@ -73,7 +73,7 @@ VISION = (
                {"width_coefficient": 0.25, "depth_coefficient": 0.25, "hidden_dim": 320, "num_labels": CLASSES}),
     classifier("MobileNetV2", "MobileNetV2ForImageClassification", "mobilenet_v2", "mobilenet_v2.layer.8",
                {"depth_multiplier": 0.25, "num_labels": CLASSES}),
-    classifier("PoolFormer", "PoolFormerForImageClassification", "poolformer", "poolformer.encoder.block.2",
+    classifier("PoolFormer", "PoolFormerForImageClassification", "poolformer", "poolformer.encoder.block.2.0",
                {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 8, 16, 16], "num_labels": CLASSES}),
     segmenter("SegFormer", "SegformerForSemanticSegmentation", "segformer", "segformer.stages.2",
               {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 8, 16, 16], "num_attention_heads": [1, 2, 2, 4],

@@ -22,6 +22,14 @@ def test_any_cut_trains_like_the_model_as_given(architecture: Architecture) -> N
         assert worst_difference(architecture, boundaries) <= LIMIT, boundaries
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [pytest.param(a, id=a.name) for a in ARCHITECTURES if a.draws])
+def test_a_model_that_may_drop_layers_but_does_not_trains_like_the_model_as_given(architecture: Architecture) -> None:
+    architecture = architecture.without_layerdrop()
+    for boundaries in random_cuts(architecture, NUM_CUTS):
+        assert worst_difference(architecture, boundaries) <= LIMIT, boundaries
+
+
 def test_the_matrix_is_broad() -> None:
     assert len({a.name for a in ARCHITECTURES}) == len(ARCHITECTURES) >= 50
     fast = [a for a in ARCHITECTURES if a.fast]

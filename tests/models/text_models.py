@@ -127,7 +127,7 @@ ENCODERS = (
     encoder("ModernBERT", "ModernBertForMaskedLM", "modernbert", "model.layers.1",
             {**WIDE, "cls_token_id": 1, "sep_token_id": 2, "local_attention": 4}),
     encoder("FNet", "FNetForMaskedLM", "fnet", "fnet.encoder.layer.1", WIDE),
-    encoder("Funnel", "FunnelForMaskedLM", "funnel", "funnel.encoder.blocks.1",
+    encoder("Funnel", "FunnelForMaskedLM", "funnel", "funnel.encoder.blocks.1.0",
             {**MARKS, "block_sizes": [2, 2], "num_decoder_layers": 1, "d_model": 16, "n_head": 4, "d_head": 4,
              "d_inner": 32}),
 )  # fmt: skip
