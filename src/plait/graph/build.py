@@ -18,6 +18,7 @@ from plait.graph.constraints import Binding, bindings
 from plait.graph.graph import Atom, Graph, Parameter, RowMixer, Value
 from plait.graph.mixing import means_over_rows, mixing_nodes
 from plait.graph.normalise import normalise
+from plait.graph.opaque import call_opaque
 from plait.graph.randomness import called, operator_of
 from plait.graph.regions import choose
 from plait.graph.reorder import cheapest_chain, reordered
@@ -282,11 +283,16 @@ def _parameters(
     writers: Mapping[fx.Node, list[fx.Node]],
 ) -> tuple[Parameter, ...]:
     readers: dict[str, set[int]] = {}
+    always: set[str] = set()
     for index, group in enumerate(groups):
         for node in group.nodes:
+            skips = called(node)[0] in (choose, call_opaque)
             for source in _sources(node, free, writers):
                 if source.op == "get_attr" and _tensor(captured, tensors, source) is not None:
-                    readers.setdefault(parameter_name(captured, source), set()).add(index)
+                    name = parameter_name(captured, source)
+                    readers.setdefault(name, set()).add(index)
+                    if not skips:
+                        always.add(name)
     return tuple(
         Parameter(
             name=name,
@@ -295,6 +301,7 @@ def _parameters(
             atoms=tuple(sorted(readers[name])),
             trainable=name in trained,
             is_buffer=not isinstance(tensor, nn.Parameter),
+            may_be_skipped=name not in always,
         )
         for name, tensor in tensors.items()
         if name in readers

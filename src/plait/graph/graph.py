@@ -57,7 +57,10 @@ class Value:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter or buffer under its original name, and every atom that reads it."""
+    """A parameter or buffer under its original name, and every atom that reads it.
+
+    `may_be_skipped`: all who read it may be left out of a run of the model (LayerDrop), so that it gets no gradient.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -65,6 +68,7 @@ class Parameter:
     atoms: tuple[int, ...]
     trainable: bool
     is_buffer: bool
+    may_be_skipped: bool = False
 
     @cached_property
     def num_bytes(self) -> int:

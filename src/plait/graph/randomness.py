@@ -7,6 +7,7 @@ masks are then independent between replicas and the same in every run.
 """
 
 import hashlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,9 @@ _DRAWS_ONLY_WHEN = {
 }
 
 
+_GENERATOR = threading.Lock()  # PyTorch's generator is the process's, and ranks may be threads of one
+
+
 @dataclass
 class Randomness:
     """Where the run stands: what the next random node's stream is named after."""
@@ -45,8 +49,9 @@ class Randomness:
 
 def seeded(randomness: Randomness, node_number: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls a random operation with the generator set to its stream."""
-    torch.manual_seed(randomness.stream(node_number))
-    return function(*args, **kwargs)
+    with _GENERATOR:
+        torch.manual_seed(randomness.stream(node_number))
+        return function(*args, **kwargs)
 
 
 def called(node: fx.Node) -> tuple[Any, tuple[Any, ...]]:

@@ -203,8 +203,9 @@ class Trainer:
         self._buffers = {n: b for s in self.stages.values() for n, b in s.code.named_buffers().items()}
         self._parameters = {n: p for s in self.stages.values() for n, p in s.code.named_parameters().items()}
         self._equalise()
+        skippable = {p.name for p in model.graph.parameters if p.may_be_skipped}
         self.buckets = {
-            bucket.name: GradientBucket(bucket, self._parameters, optimizer)
+            bucket.name: GradientBucket(bucket, self._parameters, optimizer, skippable)
             for bucket in program.buckets
             if self.rank in bucket.ranks
         }
@@ -248,7 +249,12 @@ class Trainer:
 
     def gradients(self) -> dict[str, Tensor]:
         """Gradients of the last step on this rank, by original name."""
-        return {n: p.grad for b in self.buckets.values() for n, p in b.parameters.items() if p.grad is not None}
+        return {
+            name: parameter.grad
+            for bucket in self.buckets.values()
+            for name, parameter in bucket.parameters.items()
+            if parameter.grad is not None and name not in bucket.left_out()
+        }
 
     def save(self, path: Path | str) -> None:
         """Writes a checkpoint that any plan for this model can load."""
