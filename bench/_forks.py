@@ -5,6 +5,7 @@ Processes are forked, so that what is imported once need not be imported again.
 
 import multiprocessing
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Callable
@@ -104,4 +105,5 @@ def one_line(error: BaseException, longest: int = 160) -> str:
     while error.__cause__ is not None:
         outer, error = error, error.__cause__
     text = " ".join(str(error).split()) or f"{type(error).__name__}: {' '.join(str(outer).split())}"
+    text = re.sub(r"(?<![\w/:])(?:/[\w.+@-]+)+/", "", text)  # where a file lies is this machine's own affair
     return text if len(text) <= longest else text[: longest - 1] + "…"

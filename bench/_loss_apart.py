@@ -51,11 +51,18 @@ def taken_apart(model: nn.Module, batch: Inputs, task: str) -> Apart:
     rows = next(iter(inputs.values())).size(0)
     target = batch[key] if key is not None else torch.zeros(rows)
     if task in ("paired", "speech"):
-        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=target)
+        inputs["decoder_input_ids"] = _shifted(model, target)
     loss = _LOSSES.get(task, _each_place)
     if type(model).__name__.startswith("Siglip"):
         loss = _sigmoid_contrast
     return Apart(Prediction(model, tuple(inputs)), tuple(inputs.values()), target, loss)
+
+
+def _shifted(model: nn.Module, labels: Tensor) -> Tensor:
+    """What a decoder reads: the labels one place later, as the model itself would shift them."""
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        return model.prepare_decoder_input_ids_from_labels(labels=labels)
+    return F.pad(labels[:, :-1], (1, 0), value=model.config.decoder_start_token_id)
 
 
 def _each_place(prediction: Tensor, target: Tensor) -> Tensor:
