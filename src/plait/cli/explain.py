@@ -11,7 +11,7 @@ from rich.markup import escape
 from plait.cli.prepare import CapturedJob, micro_rows
 from plait.cluster.units import format_bytes
 from plait.errors import PlaitError
-from plait.graph import Graph, Model
+from plait.graph import Graph, Model, repeated_blocks
 from plait.graph.names import names_of
 from plait.graph.outline import Crossing, crossings
 from plait.graph.parting import Parting, parting
@@ -66,6 +66,8 @@ def _show(console: Console, model: Model, atoms: list[int], part: str, rows: int
     else:
         console.print(module_table(graph, atoms, part, rows))
         more = " · look into a module: [bold]--explain cuts:MODULE[/]"
+    for block in repeated_blocks(model) if not part else ():
+        console.print(escape(str(block)))
     console.print(f"{len(graph.atoms)} atoms, {len(graph.atoms) - 1} legal cuts in all{more}")
 
 
