@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from plait.graph.opaque import opaque_call_of
+from plait.graph.capture.opaque import opaque_call_of
 from plait.graph.randomness import called, operator_of
 from plait.graph.regions import operands_where
 

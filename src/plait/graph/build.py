@@ -14,16 +14,16 @@ from plait.graph.aliases import alias_sets, mutated_inputs
 from plait.graph.alike import alike_nodes
 from plait.graph.atoms import NodeGroup, atoms_of, free_nodes
 from plait.graph.capture import Captured, Loss, capture
+from plait.graph.capture.opaque import call_opaque
+from plait.graph.capture.sizes import row_symbols
 from plait.graph.constraints import Binding, bindings
 from plait.graph.graph import Atom, Graph, Parameter, RowMixer, Value
 from plait.graph.mixing import means_over_rows, mixing_nodes
 from plait.graph.normalise import normalise
-from plait.graph.opaque import call_opaque
 from plait.graph.randomness import called, operator_of
 from plait.graph.regions import choose
 from plait.graph.reorder import cheapest_chain, reordered
 from plait.graph.rows import BatchDims
-from plait.graph.sizes import row_symbols
 
 
 @dataclass(frozen=True)

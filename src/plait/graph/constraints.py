@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, fx
 
 from plait.graph.aliases import alias_sets, mutated_inputs
-from plait.graph.opaque import opaque_call_of
+from plait.graph.capture.opaque import opaque_call_of
 from plait.graph.randomness import called
 from plait.graph.regions import choose
 from plait.graph.rows import BatchDims

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, fx
 
 from plait.graph.aliases import AliasSets, alias_sets, is_training_batch_norm, mutated_inputs, schema_arguments
-from plait.graph.opaque import opaque_call_of
+from plait.graph.capture.opaque import opaque_call_of
 from plait.graph.randomness import operator_of
 from plait.graph.regions import regions_of
 from plait.graph.rows import BatchDims, argument

@@ -9,7 +9,7 @@ from torch import fx
 
 from plait.graph.aliases import alias_sets, make_functional, mutated_inputs
 from plait.graph.capture import Captured
-from plait.graph.opaque import call_opaque
+from plait.graph.capture.opaque import call_opaque
 from plait.graph.randomness import draws_numbers, seeded
 from plait.graph.regions import regions_of
 

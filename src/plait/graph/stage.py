@@ -14,13 +14,13 @@ from torch import Tensor, fx, nn
 
 from plait.graph.aliases import is_training_batch_norm
 from plait.graph.build import Model, parameter_name
+from plait.graph.capture.sizes import ROWS
 from plait.graph.cut import StageCut
 from plait.graph.devices import move_graph
 from plait.graph.mixing import CROSS_ENTROPIES, MEAN
 from plait.graph.normalise import RANDOMNESS
 from plait.graph.randomness import Randomness, operator_of
 from plait.graph.rows import argument
-from plait.graph.sizes import ROWS
 from plait.graph.synced import batch_norm_over_replicas, count_targets, cross_entropy_over_replicas
 
 REPLICAS = "replicas"

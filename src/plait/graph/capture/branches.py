@@ -21,7 +21,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import fx, nn
 
-from plait.graph.decisions import MARK, marks
+from plait.graph.capture.decisions import MARK, marks
 from plait.graph.regions import choose
 
 

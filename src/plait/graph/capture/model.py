@@ -19,17 +19,17 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 from torch.export import Dim
 
-from plait.graph.assertions import drop_assertions
-from plait.graph.decisions import Path, answered
+from plait.graph.capture.assertions import drop_assertions
+from plait.graph.capture.decisions import Path, answered
+from plait.graph.capture.hidden_shapes import hidden_shapes
+from plait.graph.capture.lengths import open_lengths
+from plait.graph.capture.observe import Observed, Reason, observe
+from plait.graph.capture.opaque import in_one_piece, write_calls
+from plait.graph.capture.paths import one_graph
+from plait.graph.capture.remembered import remembered_shapes
+from plait.graph.capture.sizes import ROWS, sizes_from_rows
+from plait.graph.capture.watch import module_stack, refuse_custom_autograd, refuse_new_buffers, refuse_other_generators
 from plait.graph.errors import CaptureError, Place, user_line
-from plait.graph.hidden_shapes import hidden_shapes
-from plait.graph.lengths import open_lengths
-from plait.graph.observe import Observed, Reason, observe
-from plait.graph.opaque import in_one_piece, write_calls
-from plait.graph.paths import one_graph
-from plait.graph.remembered import remembered_shapes
-from plait.graph.sizes import ROWS, sizes_from_rows
-from plait.graph.watch import module_stack, refuse_custom_autograd, refuse_new_buffers, refuse_other_generators
 
 Loss = Callable[[Any, Any], Tensor]
 

@@ -20,8 +20,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 from torch._ops import HigherOrderOperator
 
+from plait.graph.capture.observe import Growth, Observed
 from plait.graph.errors import CaptureError
-from plait.graph.observe import Growth, Observed
 from plait.graph.randomness import called
 
 _LIBRARY = torch.library.Library("plait", "FRAGMENT")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from torch import fx
 
-from plait.graph.branches import DoesNotFit, SideBySide, check_all_turned, join
-from plait.graph.decisions import Path, Question, is_random, marks
+from plait.graph.capture.branches import DoesNotFit, SideBySide, check_all_turned, join
+from plait.graph.capture.decisions import Path, Question, is_random, marks
 from plait.graph.errors import CaptureError, is_users
 
 Take = Callable[[Path], fx.GraphModule]
