@@ -138,9 +138,11 @@ def batches(n):
 
 
 def test_branch_on_a_value_names_module_and_line(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "branch.py").write_text(MODEL.format(body="return self.inner(x).mean() if x.sum() > 0 else x.mean()"))
+    chooser = MODEL.format(body="return self.inner(x).mean() if x.sum() > 0 else self.inner(-x).sum()")
+    (tmp_path / "branch.py").write_text(chooser.replace("return Outer()", "return Chooser()").replace("points=", "x="))
     said = refused("plan", "branch.py", "--batch", 8)
-    assert "chooser (Chooser)" in said and "branch.py" in said and "line 9" in said
+    assert "the model (Chooser) branches on a tensor's value" in said and "branch.py" in said and "line 9" in said
+    assert "a module of its own" in said
 
 
 def test_model_without_a_loss(refused: Refused, tmp_path: Path) -> None:
