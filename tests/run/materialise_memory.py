@@ -64,8 +64,11 @@ def main() -> None:
     held = sum(tensor.nbytes for tensor in trainer.state().values())
     del trainer
     gc.collect()
-    rank_one(Construction(build()))
-    sys.stdout.write(json.dumps({"deferred": deferred, "whole": resident("VmHWM") - before, "held": held}))
+    model = build()
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    rank_one(Construction(model))
+    whole = resident("VmHWM") - before
+    sys.stdout.write(json.dumps({"deferred": deferred, "whole": whole, "held": held, "model": size}))
 
 
 if __name__ == "__main__":

@@ -79,9 +79,9 @@ def test_one_of_four_stages_takes_the_memory_of_one() -> None:
     script = Path(__file__).parent / "materialise_memory.py"
     found = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True, timeout=150)
     memory = json.loads(found.stdout)
-    assert memory["whole"] > 400e6, "the whole model was not built"
-    assert memory["deferred"] < 0.6 * memory["whole"]
-    assert memory["deferred"] < 2.5 * memory["held"], "weights, gradients and little else"
+    assert memory["whole"] > memory["model"], "the whole model was not built"
+    # Beyond its own part a rank needs scratch memory while it draws, a few parameters at a time.
+    assert memory["whole"] - memory["deferred"] > 0.6 * (memory["model"] - memory["held"])
 
 
 def test_a_module_given_whole_is_not_kept() -> None:
