@@ -6,10 +6,21 @@ from functools import lru_cache
 
 import torch
 from architecture import Architecture
-from comparison import Case, Outcome, difference, make_case, make_plan, train_alone, train_eagerly, train_on_threads
+from comparison import (
+    LIMIT,
+    Case,
+    Outcome,
+    difference,
+    make_case,
+    make_plan,
+    train_alone,
+    train_eagerly,
+    train_on_threads,
+)
 
 MICRO_BATCHES = 2
 STEPS = 2
+FLOAT32_LIMIT = 1e-6
 
 
 @lru_cache(maxsize=1)  # tests go from model to model, and a capture takes memory
@@ -39,6 +50,17 @@ def expected(architecture: Architecture) -> Outcome:
     for name in eager.state.keys() - used:
         assert torch.equal(eager.state[name], before[name]), f"{name} is written, but not by any stage"
     return Outcome(eager.losses, eager.gradients, {n: t for n, t in eager.state.items() if n in used})
+
+
+def limit(architecture: Architecture) -> float:
+    """How far apart the two may be: rounding, of float32 where the model's own code computes in it.
+
+    A cut may add a gradient's parts in another order. In float64 that is 1e-16, but where it is then rounded to
+    float32, now and then one number comes out as its neighbour.
+    """
+    model = captured(architecture).model
+    dtypes = {node.meta["val"].dtype for node in model.needs_gradient if isinstance(node.meta.get("val"), torch.Tensor)}
+    return LIMIT if dtypes <= {torch.float64} else FLOAT32_LIMIT
 
 
 def random_cuts(architecture: Architecture, count: int) -> Iterator[list[int]]:

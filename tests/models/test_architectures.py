@@ -3,8 +3,7 @@
 import pytest
 from architecture import Architecture
 from architectures import ARCHITECTURES
-from comparison import LIMIT
-from matrix import random_cuts, worst_difference
+from matrix import limit, random_cuts, worst_difference
 
 # PyTorch warns that its own recurrent layers keep a list of their weights.
 pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes")
@@ -19,7 +18,7 @@ MATRIX = [
 @pytest.mark.parametrize("architecture", MATRIX)
 def test_any_cut_trains_like_the_model_as_given(architecture: Architecture) -> None:
     for boundaries in random_cuts(architecture, NUM_CUTS):
-        assert worst_difference(architecture, boundaries) <= LIMIT, boundaries
+        assert worst_difference(architecture, boundaries) <= limit(architecture), boundaries
 
 
 @pytest.mark.slow
@@ -27,7 +26,7 @@ def test_any_cut_trains_like_the_model_as_given(architecture: Architecture) -> N
 def test_a_model_that_may_drop_layers_but_does_not_trains_like_the_model_as_given(architecture: Architecture) -> None:
     architecture = architecture.without_layerdrop()
     for boundaries in random_cuts(architecture, NUM_CUTS):
-        assert worst_difference(architecture, boundaries) <= LIMIT, boundaries
+        assert worst_difference(architecture, boundaries) <= limit(architecture), boundaries
 
 
 def test_the_matrix_is_broad() -> None:

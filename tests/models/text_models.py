@@ -61,7 +61,7 @@ DECODERS = (
     decoder("GPT-NeoX", "GPTNeoXForCausalLM", "gpt_neox", "gpt_neox.layers.1", WIDE),
     decoder("GPT-BigCode", "GPTBigCodeForCausalLM", "gpt_bigcode", "transformer.h.1", GPT),
     decoder("OPT", "OPTForCausalLM", "opt", "model.decoder.layers.1",
-            {**WIDE, "ffn_dim": 32, "layerdrop": 0.1}, draws=True),
+            {**WIDE, "ffn_dim": 32, "layerdrop": 0.1}, draws=True, fast=True),
     decoder("BLOOM", "BloomForCausalLM", "bloom", "transformer.h.1",
             {**MARKS, "hidden_size": 16, "n_layer": 2, "n_head": 4}),
     decoder("LLaMA", "LlamaForCausalLM", "llama", "model.layers.1", GROUPED, fast=True),

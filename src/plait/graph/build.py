@@ -18,6 +18,7 @@ from plait.graph.capture.opaque import call_opaque
 from plait.graph.capture.sizes import row_symbols
 from plait.graph.constraints import Binding, bindings
 from plait.graph.graph import Atom, Graph, Parameter, RowMixer, Value
+from plait.graph.layouts import memory_order
 from plait.graph.mixing import means_over_rows, mixing_nodes
 from plait.graph.normalise import normalise
 from plait.graph.randomness import called, operator_of
@@ -237,7 +238,16 @@ def _values(
             if consumers and isinstance(node.meta.get("val"), Tensor):
                 shape, batch_dim = dims.layout(node)
                 dtype = str(node.meta["val"].dtype).removeprefix("torch.")
-                yield Value(node.name, index, tuple(consumers), shape, dtype, batch_dim, node in needs_gradient)
+                yield Value(
+                    name=node.name,
+                    producer=index,
+                    consumers=tuple(consumers),
+                    shape=shape,
+                    dtype=dtype,
+                    batch_dim=batch_dim,
+                    requires_grad=node in needs_gradient,
+                    order=memory_order(node.meta["val"]),
+                )
 
 
 def _atoms_computing(

@@ -32,7 +32,9 @@ class Value:
 
     `shape` is the shape for one row of the batch. Where `batch_dim` is set, that dimension has
     `shape[batch_dim]` entries for every row, in row order, so rows can be sent apart; where it is None
-    the tensor does not grow with the batch and every replica holds the same.
+    the tensor does not grow with the batch and every replica holds the same. `order` lists the dimensions as they
+    lie in memory, outermost first (none: in their own order): a tensor arrives as it left, because how PyTorch adds
+    up in float32 depends on it.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Value:
     dtype: str
     batch_dim: int | None
     requires_grad: bool
+    order: tuple[int, ...] = ()
 
     @cached_property
     def row_bytes(self) -> int:

@@ -1,15 +1,58 @@
 """A graph with its atoms in another order: the chain that is cut, from the order in which the model's code ran."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from plait.graph.graph import Graph
-from plait.graph.order import Flow, cheapest_order
+from plait.graph.order import Flow, bytes_alive, cheapest_order
 
 
 def cheapest_chain(graph: Graph) -> list[int]:
-    """The atoms in an order with few bytes alive between them; the last one, which has the loss, stays last."""
-    return cheapest_order(len(graph.atoms), flows(graph))
+    """The atoms in an order with few bytes alive between them; the last one, which has the loss, stays last.
+
+    What is made from parameters alone comes just before its first use: earlier, it would only lie about, and a stage
+    would compute from a parameter for another.
+    """
+    every, beside = flows(graph), _made_from_parameters(graph)
+    kept = [atom for atom in range(len(graph.atoms)) if atom not in beside]
+    place = {atom: index for index, atom in enumerate(kept)}
+    among = [Flow(place[f.producer], _among(f.consumers, place), f.num_bytes) for f in every if f.producer in place]
+    order = [kept[index] for index in cheapest_order(len(kept), among)]
+    chain = _with_makers_before_use(order, every, beside)
+    as_given = list(range(len(graph.atoms)))
+    return chain if sum(bytes_alive(chain, every)) < sum(bytes_alive(as_given, every)) else as_given
+
+
+def _made_from_parameters(graph: Graph) -> set[int]:
+    """Atoms that no row of the batch reaches: all they make is the same for any batch."""
+    reached = {v.producer for v in graph.values if v.batch_dim is not None} | {len(graph.atoms) - 1}
+    silent = set(range(len(graph.atoms))) - {v.producer for v in graph.values}
+    for value in sorted(graph.values, key=lambda value: value.producer):
+        if value.producer in reached:
+            reached.update(value.consumers)
+    return set(range(len(graph.atoms))) - reached - silent
+
+
+def _among(atoms: Iterable[int], place: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(place[atom] for atom in atoms if atom in place)
+
+
+def _with_makers_before_use(order: Sequence[int], every: Sequence[Flow], beside: Set[int]) -> list[int]:
+    makers: dict[int, list[int]] = {}
+    for flow in every:
+        for consumer in flow.consumers if flow.producer in beside else ():
+            makers.setdefault(consumer, []).append(flow.producer)
+    chain: dict[int, None] = {}
+
+    def add(atom: int) -> None:
+        for maker in sorted(makers.get(atom, ())):
+            if maker not in chain:
+                add(maker)
+        chain[atom] = None
+
+    for atom in order:
+        add(atom)
+    return list(chain)
 
 
 def flows(graph: Graph) -> list[Flow]:

@@ -57,7 +57,8 @@ class StageCode:
 
 def build_stage(model: Model, cut: StageCut, *, split_rows: bool = False, replicas: Any = None) -> StageCode:
     """The code of `cut`. With `split_rows`, operations that mix rows go over `replicas`."""
-    nodes = [node for atom in model.atom_nodes[cut.start : cut.end] for node in atom]
+    # In the order of the model's code, whatever that of the atoms: gradients are then added up in the same order too.
+    nodes = sorted(node for atom in model.atom_nodes[cut.start : cut.end] for node in atom)
     writer = _Writer(model, cut)
     totals = _target_totals(nodes) if split_rows else []
     writer.declare(nodes, totals)

@@ -14,7 +14,7 @@ from torch import Tensor
 from plait.program import Instruction, Op, Program
 from plait.run.buckets import GradientBucket
 from plait.run.errors import RankFailure, is_lost_peer
-from plait.run.stage import InFlight, StageRun, put_rows
+from plait.run.stage import InFlight, StageRun, in_memory, put_rows
 from plait.run.transport import Pending, Transport
 from plait.simulate import Span
 
@@ -177,7 +177,7 @@ class _Step:
         stage = self.executor.stages[ins.stage]
         self._in_flight(ins)
         buffer = stage.buffer(ins.name, ins.rows)
-        pending = self.transport.receive(buffer, ins.peer)
+        pending = self.transport.receive(in_memory(stage.values[ins.name], buffer), ins.peer)
         key = (ins.stage, ins.micro_batch, ins.gradient)
         self.arriving.setdefault(key, []).append(_Arriving(ins, buffer, pending))
 

@@ -35,7 +35,9 @@ class StageRun:
         shape = list(value.shape)
         if value.batch_dim is not None:
             shape[value.batch_dim] *= rows
-        return torch.empty(shape, dtype=getattr(torch, value.dtype), device=self.device)
+        order = value.order or range(len(shape))
+        lying = torch.empty([shape[dim] for dim in order], dtype=getattr(torch, value.dtype), device=self.device)
+        return from_memory(value, lying)
 
     def forward(
         self, micro: InFlight, inputs: Mapping[str, Tensor], whole: Mapping[str, Tensor] | None, num_rows: int
@@ -83,11 +85,21 @@ class StageRun:
 
 
 def rows_of(value: Value, tensor: Tensor, offset: int, first: int, last: int) -> Tensor:
-    """Rows `first..last-1` of a tensor whose first row is `offset`, contiguous; a value without rows whole."""
-    if value.batch_dim is None:
-        return tensor.contiguous()
-    size = value.shape[value.batch_dim]
-    return tensor.narrow(value.batch_dim, (first - offset) * size, (last - first) * size).contiguous()
+    """Rows `first..last-1` of a tensor whose first row is `offset`, as they are sent; a value without rows whole."""
+    if value.batch_dim is not None:
+        size = value.shape[value.batch_dim]
+        tensor = tensor.narrow(value.batch_dim, (first - offset) * size, (last - first) * size)
+    return in_memory(value, tensor).contiguous()
+
+
+def in_memory(value: Value, tensor: Tensor) -> Tensor:
+    """The tensor with its dimensions as they lie in memory, which is what is sent."""
+    return tensor.permute(value.order) if value.order else tensor
+
+
+def from_memory(value: Value, tensor: Tensor) -> Tensor:
+    """The other way round."""
+    return tensor.permute([value.order.index(dim) for dim in range(tensor.dim())]) if value.order else tensor
 
 
 def put_rows(value: Value, whole: Tensor, part: Tensor, offset: int, first: int, last: int) -> None:
