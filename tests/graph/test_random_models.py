@@ -36,6 +36,15 @@ def test_a_random_model_cut_anywhere_equals_the_eager_one(program, data):
 @given(steps())
 @settings(max_examples=8, deadline=None)
 @example([Step("mean_rows", 0, 0, 0), Step("linear", 1, 0, 0)])
+@example(
+    [
+        Step("no_grad", 0, 0, 0),
+        Step("linear", 0, 0, 0),
+        Step("linear", 1, 0, 0),
+        Step("write_view", 0, 0, 0),
+        Step("copy_into_zeros", 2, 0, 0),
+    ]
+)
 def test_a_random_model_with_every_atom_a_stage_equals_the_eager_one(program):
     torch.manual_seed(0)
     module = RandomModel(program).double()

@@ -104,7 +104,7 @@ def build_graph(
     chain = Graph(
         name=name,
         atoms=tuple(_atom(group) for group in groups),
-        values=tuple(_values(groups, atom_of, dims, needs_gradient)),
+        values=tuple(_values(groups, atom_of, dims, reaching)),
         parameters=parameters,
         row_mixers=tuple(mixers),
     )
@@ -207,7 +207,9 @@ def _reaching_the_loss(
         node = pending.pop()
         if node in needs_gradient and node not in reached:
             reached.add(node)
-            pending += [*node.all_input_nodes, *writers.get(node, ())]
+            pending += writers.get(node, ())
+            if _carries_gradient(node):  # not through `zeros_like`, into whose memory something else was written
+                pending += node.all_input_nodes
     return reached
 
 
@@ -230,8 +232,9 @@ def _is_float(node: fx.Node) -> bool:
 
 
 def _values(
-    groups: Iterable[NodeGroup], atom_of: Mapping[fx.Node, int], dims: BatchDims, needs_gradient: Set[fx.Node]
+    groups: Iterable[NodeGroup], atom_of: Mapping[fx.Node, int], dims: BatchDims, reaching: Set[fx.Node]
 ) -> Iterable[Value]:
+    """What passes between atoms. No gradient is sent back that is zero: autograd would not have computed it either."""
     for index, group in enumerate(groups):
         for node in group.nodes:
             consumers = sorted({atom_of[user] for user in _real_users(node)} - {index})
@@ -245,7 +248,7 @@ def _values(
                     shape=shape,
                     dtype=dtype,
                     batch_dim=batch_dim,
-                    requires_grad=node in needs_gradient,
+                    requires_grad=node in reaching,
                     order=memory_order(node.meta["val"]),
                 )
 
