@@ -202,7 +202,7 @@ class _Stage:
         for value in self.cut.sends:
             output = self.sent[member][value.name]
             from_one = value.batch_dim is not None or member == 0  # the others' copies were not used
-            if output.requires_grad and from_one:
+            if value.requires_grad and output.requires_grad and from_one:
                 outputs.append(output)
                 incoming.append(_rows(value, gradients[value.name], first, last))
         if self.cut.has_loss:
