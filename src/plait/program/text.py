@@ -75,5 +75,5 @@ def _stage(data: dict[str, object]) -> StageTable:
 
 def _edge(data: dict[str, object]) -> Edge:
     value = dict(data["value"])  # type: ignore[call-overload]
-    value = Value(**{**value, "consumers": tuple(value["consumers"]), "shape": tuple(value["shape"])})
-    return Edge(value, data["producer"], tuple(data["consumers"]))  # type: ignore[arg-type]
+    lists = {field: tuple(value.get(field, ())) for field in ("consumers", "shape", "order")}  # JSON has no tuples
+    return Edge(Value(**{**value, **lists}), data["producer"], tuple(data["consumers"]))  # type: ignore[arg-type]
