@@ -55,7 +55,7 @@ def test_on_one_device_rows_may_depend_on_one_another():
 
 @pytest.mark.parametrize("devices", [[[0, 1], [1, 2]], [[0, 0], [1, 2]]], ids=["two stages", "one stage twice"])
 def test_a_device_given_twice_is_refused(devices):
-    with pytest.raises(PlaitError, match=r"device [01] is given to two stages"):
+    with pytest.raises(PlaitError, match=r"device 1 is given to two stages|stage 0 has device 0 twice"):
         validate(plan(stages=even_stages([2], 4, devices)), GRAPH)
 
 
@@ -87,3 +87,16 @@ def test_ranks_are_the_devices_in_use_in_the_clusters_order():
     assert made.devices == (0, 1, 3)
     assert made.stage_ranks(0) == (2, 1)
     assert made.num_ranks == 3
+
+
+def test_stages_may_share_all_their_devices_and_are_then_one_position():
+    shared = plan(stages=even_stages([1, 2, 3], 4, [[0, 1], [2, 3], [2, 3], [0, 1]]))
+    validate(shared, GRAPH)
+    assert shared.positions == ((0, 3), (1, 2))
+    assert shared.layout() == "2x2"
+
+
+def test_stages_that_share_devices_share_their_rows_alike():
+    first, second = even_stages([2], 4, [[0, 1], [0, 1]])
+    with pytest.raises(PlaitError, match="give them the same"):
+        validate(plan(stages=(first, replace(second, shares=(2.0, 1.0)))), GRAPH)

@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ class _Stage(BaseModel):
     end: int = Field(ge=1)
     devices: list[int] = Field(min_length=1)
     shares: list[float] = Field(min_length=1)
+    recompute: bool = False
 
 
 class _PlanFile(BaseModel):
@@ -34,6 +36,8 @@ class _PlanFile(BaseModel):
     micro_batches: int = Field(ge=1)
     schedule: str
     stages: list[_Stage] = Field(min_length=1)
+    sync: str = "ring"
+    lanes: list[str] = Field(default_factory=list)
     bucket_bytes: int = Field(default=DEFAULT_BUCKET_BYTES, ge=1)
     batch: Any = None
     predicted_seconds: float | None = None
@@ -52,9 +56,9 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "batch_size": plan.batch_size,
         "micro_batches": plan.micro_batches,
         "schedule": plan.schedule,
-        "stages": [
-            {"start": s.start, "end": s.end, "devices": list(s.devices), "shares": list(s.shares)} for s in plan.stages
-        ],
+        "stages": [asdict(stage) for stage in plan.stages],
+        "sync": plan.sync,
+        "lanes": plan.lanes,
         "bucket_bytes": plan.bucket_bytes,
         "batch": plan.batch,
         "predicted_seconds": plan.predicted_seconds,
@@ -110,7 +114,9 @@ def load_plan(path: Path | str) -> Plan:
         batch_size=parsed.batch_size,
         micro_batches=parsed.micro_batches,
         schedule=parsed.schedule,
-        stages=tuple(StagePlan(s.start, s.end, tuple(s.devices), tuple(s.shares)) for s in parsed.stages),
+        stages=tuple(StagePlan(s.start, s.end, tuple(s.devices), tuple(s.shares), s.recompute) for s in parsed.stages),
+        sync=parsed.sync,
+        lanes=tuple(parsed.lanes),
         bucket_bytes=parsed.bucket_bytes,
         batch=parsed.batch,
         predicted_seconds=parsed.predicted_seconds,

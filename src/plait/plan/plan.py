@@ -16,12 +16,16 @@ DEFAULT_BUCKET_BYTES = 25 * 2**20
 
 @dataclass(frozen=True)
 class StagePlan:
-    """Atoms `start..end-1` on `devices` (numbers in the cluster), each taking its share of the rows."""
+    """Atoms `start..end-1` on `devices` (numbers in the cluster), each taking its share of the rows.
+
+    With `recompute` a forward keeps only the stage's inputs, and the backward runs the forward again first.
+    """
 
     start: int
     end: int
     devices: tuple[int, ...]
     shares: tuple[float, ...]
+    recompute: bool = False
 
     @property
     def replicas(self) -> int:
@@ -30,7 +34,11 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A complete answer to "how should this model be trained on this cluster"."""
+    """A complete answer to "how should this model be trained on this cluster".
+
+    A device may hold several stages (interleaved schedules); then these have all their devices in common. `lanes`,
+    where given, is the order of actions at each position in the notation of `plait.schedule`, and `schedule` its name.
+    """
 
     model: str
     fingerprint: str
@@ -39,6 +47,8 @@ class Plan:
     micro_batches: int
     schedule: str
     stages: tuple[StagePlan, ...]
+    sync: str = "ring"  # how a stage's replicas sum their gradients: a name of `plait.cost.SYNCHRONISATIONS`
+    lanes: tuple[str, ...] = ()
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     batch: Any = None  # shape and type of an example batch (`plan.batches.describe`), to capture the model again
     predicted_seconds: float | None = None
@@ -52,6 +62,14 @@ class Plan:
     @cached_property
     def rank_of_device(self) -> dict[int, int]:
         return {device: rank for rank, device in enumerate(self.devices)}
+
+    @cached_property
+    def positions(self) -> tuple[tuple[int, ...], ...]:
+        """Stages by the devices that hold them, in the order in which the first micro-batch comes to those."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for index, stage in enumerate(self.stages):
+            groups.setdefault(stage.devices, []).append(index)
+        return tuple(map(tuple, groups.values()))
 
     @property
     def num_ranks(self) -> int:
@@ -68,8 +86,8 @@ class Plan:
         return cut(graph, [stage.start for stage in self.stages[1:]])
 
     def layout(self) -> str:
-        """`2x3` is two stages of three replicas each, `3+2` stages of three and of two."""
-        replicas = [stage.replicas for stage in self.stages]
+        """`2x3` is two positions of three replicas each, `3+2` positions of three and of two."""
+        replicas = [self.stages[first].replicas for first, *_ in self.positions]
         if len(set(replicas)) == 1:
             return f"{len(replicas)}x{replicas[0]}"
         return "+".join(map(str, replicas))
@@ -118,7 +136,7 @@ def _check_stages(plan: Plan, graph: Graph) -> None:
 
 
 def _check_devices(plan: Plan) -> None:
-    used: set[int] = set()
+    holder: dict[int, StagePlan] = {}
     for index, stage in enumerate(plan.stages):
         for device in stage.devices:
             if not 0 <= device < len(plan.cluster.devices):
@@ -126,9 +144,14 @@ def _check_devices(plan: Plan) -> None:
                     f"stage {index} uses device {device}, but cluster {plan.cluster.name} has devices 0 to "
                     f"{len(plan.cluster.devices) - 1}. Plan again for this cluster."
                 )
-            if device in used:
-                raise PlaitError(f"device {device} is given to two stages; give each stage devices of its own.")
-            used.add(device)
+            if stage.devices.count(device) > 1:
+                raise PlaitError(f"stage {index} has device {device} twice; give each device of a stage once.")
+            other = holder.setdefault(device, stage)
+            if (other.devices, other.shares) != (stage.devices, stage.shares):
+                raise PlaitError(
+                    f"device {device} is given to two stages that do not share all their devices and row shares "
+                    f"({list(other.devices)} and {list(stage.devices)}); give them the same, or devices of their own."
+                )
         if len(stage.shares) != len(stage.devices) or not all(0 < share < math.inf for share in stage.shares):
             raise PlaitError(
                 f"stage {index} has shares {list(stage.shares)} for {len(stage.devices)} devices: one positive "

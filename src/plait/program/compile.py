@@ -38,7 +38,7 @@ def compile_program(plan: Plan, graph: Graph, *, batch_rows: int | None = None, 
     edges = _edges(cuts)
     buckets = make_buckets(plan, cuts)
     with no_collection():
-        schedule = make_schedule(plan.schedule, len(stages), len(sizes))
+        schedule = make_schedule(plan.schedule, plan.positions, len(sizes))
         computations: list[list[_Computation]] = [[] for _ in range(plan.num_ranks)]
         for lane in schedule.lanes:
             for action in lane:

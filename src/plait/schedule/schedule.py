@@ -5,12 +5,14 @@ The notation is PyTorch pipelining's: `2F0` is the forward of micro-batch 0 on s
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from plait.errors import PlaitError
 
 Kind = Literal["F", "B", "I", "W"]
+Positions = Sequence[Sequence[int]]  # the stages of each position, in the order in which a micro-batch passes them
 
 
 class Action(NamedTuple):
@@ -31,6 +33,17 @@ def parse_action(text: str) -> Action:
     if match is None:
         raise PlaitError(f"{text!r} is not an action; write stage, F, B, I or W, and micro-batch, as in 2F0.")
     return Action(int(match[1]), match[2], int(match[3]))  # type: ignore[arg-type]
+
+
+def only_stages(name: str, positions: Positions) -> list[int]:
+    """The one stage of each position. Raises PlaitError where a position holds several."""
+    for place, stages in enumerate(positions):
+        if len(stages) > 1:
+            raise PlaitError(
+                f"schedule {name} has one stage at each position, but position {place} holds stages "
+                f"{', '.join(map(str, stages))}. Use interleaved or zb-v, or give each stage devices of its own."
+            )
+    return [stage for (stage,) in positions]
 
 
 @dataclass(frozen=True)
