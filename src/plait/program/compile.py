@@ -59,6 +59,7 @@ def _stage_tables(plan: Plan, cuts: Sequence[StageCut], sizes: Sequence[int]) ->
             ranks=plan.stage_ranks(index),
             rows=tuple(split_rows(size, stage.shares) for size in sizes),
             coupled=stage.replicas > 1 and any(mixer.remedy == "exchange" for mixer in part.row_mixers),
+            recompute=stage.recompute,
         )
         for index, (stage, part) in enumerate(zip(plan.stages, cuts, strict=True))
     )

@@ -36,7 +36,7 @@ class StageTable:
     """Where a stage runs and which rows of each micro-batch each of its ranks takes.
 
     `coupled` stages exchange statistics inside their forward and backward, so that their ranks run each
-    micro-batch together.
+    micro-batch together. A stage that recomputes keeps only its inputs between forward and backward.
     """
 
     start: int
@@ -44,6 +44,7 @@ class StageTable:
     ranks: tuple[int, ...]
     rows: tuple[tuple[Span, ...], ...]  # [micro-batch][replica]
     coupled: bool
+    recompute: bool = False
 
 
 @dataclass(frozen=True)
