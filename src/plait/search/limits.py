@@ -11,7 +11,7 @@ The chain may hold other atoms between a module's own: they go to either side as
 admit a partition is a walk over reachable stage starts, O(S L) (`Limits.stage_counts`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -41,6 +41,18 @@ class Limits:
         if stage - 1 in self.held:
             allowed[: self.held[stage - 1][1] + 1] = False
         return allowed
+
+    def admits(self, boundaries: Sequence[int]) -> bool:
+        """Whether the partition with these boundaries keeps to all of it."""
+        if not (self.forced or self.barred or self.held):
+            return True
+        if not self.forced.issubset(boundaries) or not self.barred.isdisjoint(boundaries):
+            return False
+        starts, ends = (0, *boundaries), (*boundaries, self.num_atoms)
+        return all(
+            stage < len(starts) and starts[stage] <= first and last < ends[stage]
+            for stage, (first, last) in self.held.items()
+        )
 
     @cached_property
     def earliest(self) -> NDArray[np.int64]:

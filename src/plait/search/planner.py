@@ -1,45 +1,40 @@
-"""The noun `Planner`: candidates, each simulated, ranked by predicted step time.
+"""The noun `Planner`: from a problem to ranked plans, inside a time budget.
 
-For now a plan is a contiguous, cost-balanced partition over devices in the cluster's order; candidates are
-uniform grids (or the layout the user fixed), several micro-batch counts and both schedules.
+1. Seeds: the dynamic program (`prm`) over device orders, grains and numbers of micro-batches.
+2. The most promising, by `score`, are improved by local search.
+3. For the best of these, orders of micro-batches are made (`orders`), and each plan is simulated: what the simulator
+   says is what counts.
+
+Every phase has its share of the budget and stops when that is used up; the first phase always finishes one pass, so
+that there is an answer whatever the budget.
 """
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from plait.cluster import Cluster
 from plait.cost import Costs
 from plait.errors import PlaitError
 from plait.graph import Graph
-from plait.plan import Plan, even_stages, validate
-from plait.program import RankMemory, check_memory, check_program, compile_program, predict_memory
-from plait.schedule import SCHEDULES
+from plait.plan import Plan
+from plait.program import check_program, compile_program
 from plait.search.contradictions import check_stage_counts, limits_of
-from plait.search.partition import balanced_boundaries
-from plait.search.pins import Pin
-from plait.simulate import Timeline, simulate
+from plait.search.groups import Groups
+from plait.search.judge import Candidate, evaluate
+from plait.search.layout import Layout
+from plait.search.loads import fine_loads
+from plait.search.local_search import Freedom, improved
+from plait.search.orders import orders
+from plait.search.problem import Problem
+from plait.search.score import Scorer
+from plait.search.seeds import seeds
+from plait.search.wishes import Wishes, check_wishes
 
-
-@dataclass(frozen=True)
-class Wishes:
-    """What the user fixed; None is for the planner to choose."""
-
-    replicas: tuple[int, ...] | None = None  # per stage
-    stages: int | None = None
-    micro_batches: int | None = None
-    schedule: str | None = None
-    pins: tuple[Pin, ...] = ()  # where stages may begin and end
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A plan, its predicted timeline and memory."""
-
-    plan: Plan
-    timeline: Timeline
-    memory: tuple[RankMemory, ...]
+DEFAULT_BUDGET = 5.0
+_SEEDING, _IMPROVING = 0.4, 0.6  # of the budget, by when these phases end
+_IMPROVED = 12  # seeds that local search starts from
 
 
 @dataclass(frozen=True)
@@ -64,33 +59,121 @@ def find_plans(
     batch_size: int,
     wishes: Wishes | None = None,
     batch: Any = None,
+    budget_seconds: float = DEFAULT_BUDGET,
 ) -> Answer:
-    """Simulates every candidate. Raises PlaitError, with the first reason, where none can run."""
+    """The best plans found. Raises PlaitError where none can run, with what is missing."""
     start = time.perf_counter()
     wishes = wishes or Wishes()
-    found: list[Candidate] = []
-    rejected: list[tuple[str, str]] = []
-    for plan in _candidates(graph, costs, cluster, batch_size, wishes):
-        plan = replace(plan, batch=batch)
-        try:
-            found.append(evaluate(plan, graph, costs))
-        except PlaitError as error:
-            rejected.append((_name(plan), str(error)))
-    if not found:
-        raise PlaitError(rejected[0][1] if rejected else _nothing_fits(cluster, batch_size, wishes))
-    found.sort(key=lambda candidate: (candidate.timeline.step_seconds, candidate.plan.num_ranks))
-    return Answer(tuple(found), tuple(rejected), work_bound(costs, cluster, batch_size), time.perf_counter() - start)
+    check_wishes(wishes, cluster, batch_size)
+    problem = Problem(graph, costs, cluster, batch_size, batch, wishes.micro_batches)
+    search = _Search(problem, wishes, start, budget_seconds)
+    found = search.run()
+    return Answer(
+        candidates=tuple(found),
+        rejected=tuple(search.rejected),
+        bound_seconds=work_bound(costs, cluster, batch_size),
+        planning_seconds=time.perf_counter() - start,
+    )
 
 
-def evaluate(plan: Plan, graph: Graph, costs: Costs) -> Candidate:
-    """Validates, compiles, checks and simulates one plan."""
-    validate(plan, graph)
-    program = compile_program(plan, graph)
-    check_program(program)
-    memory = predict_memory(program, plan, graph, costs)
-    check_memory(memory, plan)
-    timeline = simulate(program, plan, costs)
-    return Candidate(replace(plan, predicted_seconds=timeline.step_seconds), timeline, memory)
+class _Search:
+    def __init__(self, problem: Problem, wishes: Wishes, start: float, budget_seconds: float) -> None:
+        self.problem, self.wishes, self.start, self.budget = problem, wishes, start, budget_seconds
+        self.limits = limits_of(wishes.pins, problem.graph)
+        if wishes.pins and wishes.num_stages is not None:
+            check_stage_counts(wishes.pins, problem.graph, {wishes.num_stages})
+        self.loads = fine_loads(problem.graph, problem.costs)
+        self.groups = Groups(problem.cluster, problem.costs)
+        self.scorer = Scorer(problem, self.loads, self.groups, split=False)
+        self.may = Freedom(
+            self.limits,
+            devices=wishes.replicas is None,
+            recompute=wishes.recompute is None,
+            micro_batches=wishes.micro_batches is None,
+            free_devices=tuple(range(len(problem.cluster.devices))) if len(problem.cluster.devices) <= 16 else (),
+        )
+        self.rejected: list[tuple[str, str]] = []
+
+    def run(self) -> list[Candidate]:
+        layouts = self._improved(self._seeds())
+        found = sorted(self._judged(layouts), key=lambda c: (c.step_seconds, c.plan.num_ranks))
+        if not found:
+            raise PlaitError(self._nothing_fits())
+        check_program(compile_program(found[0].plan, self.problem.graph))
+        return _distinct(found)
+
+    def _until(self, share: float) -> float:
+        return self.start + share * self.budget
+
+    def _seeds(self) -> list[Layout]:
+        scored: dict[Layout, float] = {}
+        found = seeds(self.problem, self.loads, self.groups, self.wishes, self.limits, self._until(_SEEDING))
+        for layout in found:
+            scored[layout] = self.scorer(layout)
+        return sorted(scored, key=scored.__getitem__)
+
+    def _improved(self, layouts: Sequence[Layout]) -> list[Layout]:
+        """Local optima, best first, and behind them what they were found from."""
+        scored: dict[Layout, float] = {}
+        chosen = _varied(layouts, _IMPROVED)
+        for number, layout in enumerate(chosen):
+            begin = time.perf_counter()
+            share = (self._until(_IMPROVING) - begin) / (len(chosen) - number)
+            better, score = improved(layout, self.scorer, self.may, begin + share)
+            scored[better] = score
+        best = sorted(scored, key=scored.__getitem__)
+        return [*best, *(layout for layout in chosen if layout not in scored)]
+
+    def _judged(self, layouts: Sequence[Layout]) -> Iterator[Candidate]:
+        judged = 0
+        for layout in layouts:
+            for plan in self._orders(layout):
+                if judged and time.perf_counter() > self._until(1.0):
+                    return
+                try:
+                    candidate = evaluate(plan, self.problem.graph, self.problem.costs, check=False)
+                except PlaitError as error:
+                    self.rejected.append((name_of(plan), str(error)))
+                    continue
+                judged += 1
+                yield candidate
+
+    def _orders(self, layout: Layout) -> Iterator[Plan]:
+        wanted = self.wishes.schedule
+        if wanted is None and self.scorer(layout) < float("inf"):
+            yield layout.plan(self.problem, self.groups, "1f1b")
+        yield from orders(layout, self.problem, self.groups, self.scorer, wanted)
+
+    def _nothing_fits(self) -> str:
+        if self.rejected:
+            return self.rejected[0][1]
+        return (
+            f"no plan for batch size {self.problem.batch_size} on {len(self.problem.cluster.devices)} devices with "
+            f"{self.wishes} exists; loosen a wish."
+        )
+
+
+def _varied(layouts: Sequence[Layout], most: int) -> list[Layout]:
+    """The first ones, at most two of the same number of stages and micro-batches."""
+    seen: dict[tuple[int, int], int] = {}
+    chosen = []
+    for layout in layouts:
+        key = layout.num_stages, layout.micro_batches
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= 2:
+            chosen.append(layout)
+        if len(chosen) == most:
+            break
+    return chosen
+
+
+def _distinct(found: Sequence[Candidate]) -> list[Candidate]:
+    """One candidate of each layout and schedule: others differ in nothing a table shows."""
+    seen: dict[tuple[object, ...], Candidate] = {}
+    for candidate in found:
+        plan = candidate.plan
+        seen.setdefault((plan.stages, plan.micro_batches, plan.schedule), candidate)
+    return list(seen.values())
 
 
 def work_bound(costs: Costs, cluster: Cluster, batch_size: int) -> float:
@@ -113,78 +196,5 @@ def work_bound(costs: Costs, cluster: Cluster, batch_size: int) -> float:
     return 1.0 / rate
 
 
-def _candidates(graph: Graph, costs: Costs, cluster: Cluster, batch_size: int, wishes: Wishes) -> Iterator[Plan]:
-    limits = limits_of(wishes.pins, graph)
-    layouts = list(_layouts(len(cluster.devices), len(graph.atoms), wishes))
-    if wishes.pins:
-        check_stage_counts(wishes.pins, graph, {len(replicas) for replicas in layouts})
-        layouts = [replicas for replicas in layouts if len(replicas) in limits.stage_counts]
-    for replicas in layouts:
-        devices = _assign(replicas)
-        for micro_batches in _micro_batch_counts(batch_size, max(replicas), len(replicas), wishes):
-            rows = max(1, batch_size // micro_batches)
-            boundaries = balanced_boundaries(graph, costs, cluster, devices, rows, limits)
-            for schedule in [wishes.schedule] if wishes.schedule else SCHEDULES:
-                if len(replicas) == 1 and schedule != wishes.schedule and schedule != "1f1b":
-                    continue  # with one stage every schedule is gradient accumulation
-                yield Plan(
-                    model=graph.name,
-                    fingerprint=graph.fingerprint,
-                    cluster=cluster,
-                    batch_size=batch_size,
-                    micro_batches=micro_batches,
-                    schedule=schedule,
-                    stages=even_stages(boundaries, len(graph.atoms), devices),
-                )
-
-
-def _layouts(num_devices: int, num_atoms: int, wishes: Wishes) -> Iterator[tuple[int, ...]]:
-    """Replicas per stage."""
-    if wishes.replicas is not None:
-        if wishes.stages is not None and wishes.stages != len(wishes.replicas):
-            raise PlaitError(
-                f"{wishes.stages} stages were asked for, but replicas are given for {len(wishes.replicas)}. "
-                "Give one number of replicas per stage."
-            )
-        if sum(wishes.replicas) > num_devices:
-            raise PlaitError(
-                f"the stages need {sum(wishes.replicas)} devices ({'+'.join(map(str, wishes.replicas))}), but the "
-                f"cluster has {num_devices}. Use fewer replicas or a larger cluster."
-            )
-        yield wishes.replicas
-        return
-    if wishes.stages is not None:
-        if wishes.stages > num_devices:
-            raise PlaitError(
-                f"{wishes.stages} stages were asked for, but the cluster has {num_devices} devices, and a stage "
-                "needs at least one. Use fewer stages or a larger cluster."
-            )
-        yield (num_devices // wishes.stages,) * wishes.stages
-        return
-    for stages in range(1, min(num_devices, num_atoms) + 1):
-        for replicas in range(1, num_devices // stages + 1):
-            if stages * replicas > num_devices // 2 or num_devices == 1:
-                yield (replicas,) * stages
-
-
-def _assign(replicas: Sequence[int]) -> list[list[int]]:
-    devices, first = [], 0
-    for count in replicas:
-        devices.append(list(range(first, first + count)))
-        first += count
-    return devices
-
-
-def _micro_batch_counts(batch_size: int, replicas: int, stages: int, wishes: Wishes) -> list[int]:
-    if wishes.micro_batches is not None:
-        return [wishes.micro_batches]
-    counts = [2**k for k in range(11) if 2**k * replicas <= batch_size]
-    return [m for m in counts if m <= 8 * stages] or counts[:1] or [1]
-
-
-def _name(plan: Plan) -> str:
+def name_of(plan: Plan) -> str:
     return f"{plan.layout()} m{plan.micro_batches} {plan.schedule}"
-
-
-def _nothing_fits(cluster: Cluster, batch_size: int, wishes: Wishes) -> str:
-    return f"no plan for batch size {batch_size} on {len(cluster.devices)} devices with {wishes} exists; loosen a wish."

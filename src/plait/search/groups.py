@@ -1,0 +1,124 @@
+"""Groups of devices that hold one stage: their row shares, and what they take to talk to one another.
+
+A group's devices share each micro-batch's rows by speed. What a group takes to hand a micro-batch on, or to sum
+gradients, is counted as the simulator would: a message keeps every channel on its route busy for its bytes over the
+slowest of them, and the channel with the most to do is the time.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+
+from plait.cluster import Cluster
+from plait.cost import Costs, ring_all_reduce_seconds
+from plait.plan import split_rows
+
+_SAME = 1e-9  # of the rows: ends that differ by rounding are one
+Group = tuple[int, ...]  # devices of the cluster, in the order in which they take rows
+
+
+@dataclass(frozen=True)
+class Member:
+    """A device as a stage's compute sees it: all that is alike on two devices is equal here."""
+
+    kind: str
+    speed: float
+    rows: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Answers for the groups of one cluster under one set of costs; every answer is remembered."""
+
+    cluster: Cluster
+    costs: Costs
+    _shares: dict[Group, tuple[float, ...]] = field(default_factory=dict)
+    _members: dict[tuple[Group, int], tuple[Member, ...]] = field(default_factory=dict)
+    _busy: dict[tuple[Group, Group], dict[int, float]] = field(default_factory=dict)
+    _transfers: dict[tuple[Group, Group], tuple[float, float]] = field(default_factory=dict)
+    _sums: dict[Group, tuple[float, float]] = field(default_factory=dict)
+
+    def shares(self, group: Group) -> tuple[float, ...]:
+        """In proportion to speed; 1 for all where they are alike."""
+        if group not in self._shares:
+            speeds = [self._rate(device) for device in group]
+            self._shares[group] = tuple(speed / min(speeds) for speed in speeds)
+        return self._shares[group]
+
+    def members(self, group: Group, micro_rows: int) -> tuple[Member, ...]:
+        """The different devices of a group, each with the rows it takes of a micro-batch of `micro_rows`."""
+        key = (group, micro_rows)
+        if key not in self._members:
+            spans = split_rows(micro_rows, self.shares(group))
+            most: dict[tuple[str, float, int], int] = {}
+            for device, (first, last) in zip(group, spans, strict=True):
+                found = self.cluster.devices[device]
+                alike = (found.kind.name, self.speed(device), found.memory_bytes)
+                most[alike] = max(most.get(alike, 0), last - first)
+            self._members[key] = tuple(Member(k, s, rows, memory) for (k, s, memory), rows in most.items())
+        return self._members[key]
+
+    def speed(self, device: int) -> float:
+        """Of its kind's speed, what a device has when all of its host compute at once."""
+        found = self.cluster.devices[device]
+        slots = self._slots[found.host]
+        return found.speed * min(1.0, slots / len(self.cluster.devices_of(found.host)))
+
+    def transfer(self, senders: Group, receivers: Group) -> tuple[float, float]:
+        """Seconds per byte of what crosses between two groups, and the latency of one message."""
+        key = (senders, receivers)
+        if key not in self._transfers:
+            latency = max(self.cluster.latency(a, b) for a, b, _ in self._messages(senders, receivers))
+            self._transfers[key] = (max(self.busy(senders, receivers).values(), default=0.0), latency)
+        return self._transfers[key]
+
+    def busy(self, senders: Group, receivers: Group) -> dict[int, float]:
+        """Seconds per byte of what crosses, by channel."""
+        key = (senders, receivers)
+        if key not in self._busy:
+            busy: dict[int, float] = {}
+            for sender, receiver, part in self._messages(senders, receivers):
+                per_byte = part / self.cluster.bandwidth(sender, receiver)
+                for channel in self.cluster.route(sender, receiver):
+                    busy[channel] = busy.get(channel, 0.0) + per_byte
+            self._busy[key] = busy
+        return self._busy[key]
+
+    def summing(self, group: Group) -> tuple[float, float]:
+        """Seconds fixed and per byte of summing gradients over a group."""
+        if group not in self._sums:
+            pairs = list(zip(group, group[1:] + group[:1], strict=True))
+            slowest = min(self.cluster.bandwidth(a, b) for a, b in pairs)
+            latency = max(self.cluster.latency(a, b) for a, b in pairs)
+            fixed = ring_all_reduce_seconds(0, len(group), slowest, latency)
+            self._sums[group] = (fixed, ring_all_reduce_seconds(1, len(group), slowest, 0.0))
+        return self._sums[group]
+
+    def _messages(self, senders: Group, receivers: Group) -> list[tuple[int, int, float]]:
+        """(sender, receiver, part of the rows) for everybody who shares rows with somebody."""
+        ends = [list(accumulate(self.shares(group))) for group in (senders, receivers)]
+        out, into = ([end / total for end in part for total in [part[-1]]] for part in ends)
+        messages, i, j, done = [], 0, 0, 0.0
+        while i < len(out) and j < len(into):
+            reached = min(out[i], into[j])
+            if reached > done + _SAME:
+                messages.append((senders[i], receivers[j], reached - done))
+            done = reached
+            i, j = i + (out[i] <= reached + _SAME), j + (into[j] <= reached + _SAME)
+        return messages
+
+    def _rate(self, device: int) -> float:
+        """Rows per second of the whole model."""
+        return self.speed(device) / self._seconds_per_row[self.cluster.devices[device].kind.name]
+
+    @cached_property
+    def _seconds_per_row(self) -> dict[str, float]:
+        return {
+            kind: max(sum(atom.forward_per_row + atom.backward_per_row for atom in atoms), 1e-30)
+            for kind, atoms in self.costs.atoms.items()
+        }
+
+    @cached_property
+    def _slots(self) -> dict[str, int]:
+        return {h.name: h.compute_slots or len(self.cluster.devices_of(h.name)) for h in self.cluster.hosts}

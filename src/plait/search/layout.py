@@ -1,0 +1,48 @@
+"""The noun `Layout`: which atoms on which devices in how many micro-batches; a plan but for its order."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from plait.plan import Plan, StagePlan
+from plait.search.groups import Group, Groups
+from plait.search.prm import Shape
+from plait.search.problem import Problem
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`boundaries` are the first atoms of all stages but the first."""
+
+    boundaries: tuple[int, ...]
+    groups: tuple[Group, ...]
+    recompute: tuple[bool, ...]
+    micro_batches: int
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.groups)
+
+    def plan(self, problem: Problem, groups: Groups, schedule: str, **choices: Any) -> Plan:
+        edges = (0, *self.boundaries, len(problem.graph.atoms))
+        stages = tuple(
+            StagePlan(edges[i], edges[i + 1], group, groups.shares(group), self.recompute[i])
+            for i, group in enumerate(self.groups)
+        )
+        return Plan(
+            model=problem.graph.name,
+            fingerprint=problem.graph.fingerprint,
+            cluster=problem.cluster,
+            batch_size=problem.batch_size,
+            micro_batches=self.micro_batches,
+            schedule=schedule,
+            stages=stages,
+            batch=problem.batch,
+            **choices,
+        )
+
+    def changed(self, **changes: Any) -> "Layout":
+        return replace(self, **changes)
+
+
+def layout_of(shape: Shape, micro_batches: int) -> Layout:
+    return Layout(shape.boundaries, shape.groups, shape.recompute, micro_batches)

@@ -1,0 +1,114 @@
+"""Local search over layouts: small changes that the scorer likes, until none is left or time is up.
+
+Moves: a stage boundary by 1, 2, 4, … atoms; a device from one stage to a neighbouring one; two devices of two stages
+swapped; a stage's recomputation; twice or half the micro-batches. The first improvement is taken, and boundaries are
+tried first, being the cheapest and most often right.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from plait.search.groups import Group
+from plait.search.layout import Layout
+from plait.search.limits import Limits
+
+_BETTER = 1 - 1e-4  # a smaller gain is not worth another round
+
+
+@dataclass(frozen=True)
+class Freedom:
+    """What a search may change: all that the user did not fix."""
+
+    limits: Limits
+    devices: bool = True
+    recompute: bool = True
+    micro_batches: bool = True
+    free_devices: tuple[int, ...] = ()  # those a stage may take although none of a layout's has them
+
+
+def improved(
+    layout: Layout,
+    score: Callable[[Layout], float],
+    may: Freedom,
+    deadline: float,
+) -> tuple[Layout, float]:
+    """A local optimum from `layout`, and its score."""
+    best = score(layout)
+    moved = True
+    while moved and time.perf_counter() < deadline:
+        moved = False
+        for candidate in _neighbours(layout, may):
+            found = score(candidate)
+            if found < best * _BETTER:
+                layout, best, moved = candidate, found, True
+                break
+            if time.perf_counter() >= deadline:
+                break
+    return layout, best
+
+
+def _neighbours(layout: Layout, may: Freedom) -> Iterator[Layout]:
+    yield from _moved_boundaries(layout, may.limits)
+    if may.recompute:
+        yield from _recomputing(layout)
+    if may.devices:
+        yield from _moved_devices(layout, may.free_devices)
+        yield from _swapped_devices(layout)
+    if may.micro_batches:
+        for factor in (2.0, 0.5):
+            if layout.micro_batches * factor >= 1:
+                yield layout.changed(micro_batches=math.ceil(layout.micro_batches * factor))
+
+
+def _moved_boundaries(layout: Layout, limits: Limits) -> Iterator[Layout]:
+    edges = (0, *layout.boundaries, limits.num_atoms)
+    for index, boundary in enumerate(layout.boundaries):
+        step = 1
+        while step <= limits.num_atoms // 4 + 1:
+            for place in (boundary - step, boundary + step):
+                boundaries = (*layout.boundaries[:index], place, *layout.boundaries[index + 1 :])
+                if edges[index] < place < edges[index + 2] and limits.admits(boundaries):
+                    yield layout.changed(boundaries=boundaries)
+            step *= 2
+
+
+def _recomputing(layout: Layout) -> Iterator[Layout]:
+    for index, flag in enumerate(layout.recompute):
+        yield layout.changed(recompute=(*layout.recompute[:index], not flag, *layout.recompute[index + 1 :]))
+
+
+def _moved_devices(layout: Layout, free: tuple[int, ...]) -> Iterator[Layout]:
+    for index, group in enumerate(layout.groups):
+        for other in (index - 1, index + 1):
+            if 0 <= other < layout.num_stages and len(group) > 1:
+                device = group[0] if other < index else group[-1]
+                yield _with_groups(layout, {index: _without(group, device), other: _with(layout.groups[other], device)})
+        used = {device for g in layout.groups for device in g}
+        for device in free:
+            if device not in used:
+                yield _with_groups(layout, {index: _with(group, device)})
+
+
+def _swapped_devices(layout: Layout) -> Iterator[Layout]:
+    for index, group in enumerate(layout.groups):
+        for other in range(index + 1, layout.num_stages):
+            for a, b in ((group[-1], layout.groups[other][0]), (group[0], layout.groups[other][-1])):
+                changed = {
+                    index: _with(_without(group, a), b),
+                    other: _with(_without(layout.groups[other], b), a),
+                }
+                yield _with_groups(layout, changed)
+
+
+def _with_groups(layout: Layout, changed: dict[int, Group]) -> Layout:
+    return layout.changed(groups=tuple(changed.get(i, group) for i, group in enumerate(layout.groups)))
+
+
+def _without(group: Group, device: int) -> Group:
+    return tuple(other for other in group if other != device)
+
+
+def _with(group: Group, device: int) -> Group:
+    return tuple(sorted((*group, device)))

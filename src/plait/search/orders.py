@@ -1,0 +1,68 @@
+"""Orders of micro-batches for a layout: the classical schedules, and orders made for its times (S3, PE).
+
+The list order is that of a sweep over the layout's own times, in which every position and every channel does one thing
+at a time (`plait.schedule.sweep`). What it may hold decides how well it hides transfers and how much memory it takes:
+tried are the in-flight limits of 1F1B, those and one more per stage that follows, and as much as memory allows.
+"""
+
+from collections.abc import Iterator
+
+from plait.plan import Plan
+from plait.schedule.sweep import Swept, sweep
+from plait.search.groups import Groups
+from plait.search.layout import Layout
+from plait.search.problem import Problem
+from plait.search.score import Scorer
+
+FUSED, SPLIT = "pe", "zb-pe"
+
+
+def orders(layout: Layout, problem: Problem, groups: Groups, scorer: Scorer, wanted: str | None) -> Iterator[Plan]:
+    """Plans of this layout that differ in their order, without saying which is best."""
+    if layout.num_stages == 1:
+        if wanted in (None, "1f1b", "gpipe", FUSED):
+            yield layout.plan(problem, groups, wanted if wanted not in (None, FUSED) else "1f1b")
+        return
+    if wanted not in (None, FUSED, SPLIT):
+        yield layout.plan(problem, groups, wanted)
+        return
+    room = scorer.room(layout)
+    for split in (False, True):
+        name = SPLIT if split else FUSED
+        if wanted not in (None, name):
+            continue
+        tried = set()
+        for limits in _limits(layout, room, split=split):
+            swept = _swept(layout, scorer, limits, split=split)
+            lanes = tuple(",".join(map(str, lane)) for lane in swept.lanes)
+            if lanes not in tried:
+                tried.add(lanes)
+                yield layout.plan(problem, groups, name, lanes=lanes)
+
+
+def _limits(layout: Layout, room: list[int], *, split: bool) -> Iterator[list[int]]:
+    """In-flight limits per stage, each within what its memory has room for."""
+    stages, seen = layout.num_stages, set()
+    for ahead in (1, 2, layout.micro_batches):
+        wished = [stages if split and ahead == 1 else ahead * (stages - s - 1) + ahead for s in range(stages)]
+        limits = [max(1, min(a, b, layout.micro_batches)) for a, b in zip(wished, room, strict=True)]
+        if tuple(limits) not in seen:
+            seen.add(tuple(limits))
+            yield limits
+
+
+def _swept(layout: Layout, scorer: Scorer, limits: list[int], *, split: bool) -> Swept:
+    there, back, over, under = scorer.times(layout)
+
+    def seconds(stage: int, kind: str) -> float:
+        if kind == "F":
+            return there[stage]
+        return back[stage] if kind == "B" else back[stage] / 2
+
+    def transfer(boundary: int, gradient: bool) -> float:
+        return (under if gradient else over)[boundary]
+
+    positions = [[stage] for stage in range(layout.num_stages)]
+    return sweep(
+        positions, layout.micro_batches, seconds=seconds, transfer_seconds=transfer, limits=limits, split=split
+    )

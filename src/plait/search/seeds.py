@@ -1,0 +1,95 @@
+"""Layouts to start from: the dynamic program over device orders, grains and numbers of micro-batches."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+
+from plait.search.device_order import device_order
+from plait.search.groups import Groups
+from plait.search.layout import Layout, layout_of
+from plait.search.limits import Limits
+from plait.search.loads import Loads, coarse_loads
+from plait.search.prm import Asked, shapes
+from plait.search.problem import Problem
+from plait.search.wishes import Wishes
+
+_EDGES = 64  # of the coarse chain
+_BLOCKS = 64  # of devices that the dynamic program deals out
+_FEW = 4  # devices of which every order is tried
+_KEPT = 4  # layouts of each run
+
+
+def seeds(
+    problem: Problem, loads: Loads, groups: Groups, wishes: Wishes, limits: Limits, deadline: float
+) -> Iterator[Layout]:
+    """Layouts worth looking at, for one number of micro-batches after the other; at least those of the first."""
+    coarse = coarse_loads(loads, _EDGES, limits.forced, limits.barred)
+    counts = micro_batch_counts(problem, wishes)
+    for number, micro_batches in enumerate(counts):
+        rows = math.ceil(problem.batch_size / micro_batches)
+        for order in _orders(problem):
+            for num_stages in _stage_counts(wishes, limits):
+                for grain in _grains(len(order), wishes):
+                    if number and time.perf_counter() > deadline:
+                        return
+                    asked = Asked(
+                        micro_batches,
+                        rows,
+                        recompute=wishes.recompute,
+                        holds_all=wishes.schedule == "gpipe",
+                        num_stages=num_stages,
+                        replicas=wishes.replicas,
+                    )
+                    found = shapes(coarse, problem.costs, groups, order, asked, limits, grain)
+                    yield from (layout_of(shape, micro_batches) for shape in found[:_KEPT])
+
+
+def micro_batch_counts(problem: Problem, wishes: Wishes) -> list[int]:
+    """Powers of two up to a row each, those first that give every device a few micro-batches of a few rows."""
+    fixed = wishes.micro_batches or problem.micro_batches
+    if fixed is not None:
+        return [fixed]
+    counts = [2**k for k in range(problem.batch_size.bit_length()) if 2**k <= problem.batch_size]
+    likely = 4 * math.sqrt(len(problem.cluster.devices))
+    return sorted(counts, key=lambda count: abs(math.log2(count / likely)))
+
+
+def _stage_counts(wishes: Wishes, limits: Limits) -> Sequence[int | None]:
+    if wishes.num_stages is not None:
+        return [wishes.num_stages]
+    if limits.held:
+        return sorted(limits.stage_counts)[:16]
+    return [None]
+
+
+def _grains(num_devices: int, wishes: Wishes) -> list[int]:
+    """Devices are dealt one by one where there are few; of many, in blocks of several sizes."""
+    if wishes.replicas is not None:
+        return [math.gcd(*wishes.replicas)]
+    if num_devices <= _BLOCKS:
+        return [1]
+    return [2**k for k in range(num_devices.bit_length()) if _BLOCKS // 8 <= num_devices // 2**k <= _BLOCKS]
+
+
+def _orders(problem: Problem) -> list[list[int]]:
+    """The order of minimum cuts and its reverse, one device of each host after the other, and all orders of a few."""
+    cluster = problem.cluster
+    order = device_order(cluster)
+    if len(order) <= _FEW:
+        return _different([list(some) for some in permutations(order)], problem)
+    hosts = [[d for d in order if cluster.devices[d].host == host.name] for host in cluster.hosts]
+    across = [d for rank in range(max(map(len, hosts))) for host in hosts if rank < len(host) for d in (host[rank],)]
+    return _different([order, order[::-1], across], problem)
+
+
+def _different(orders: list[list[int]], problem: Problem) -> list[list[int]]:
+    """Orders that differ in more than the names of devices: in kinds, or in what connects neighbours."""
+    cluster = problem.cluster
+
+    def looks(order: list[int]) -> tuple[object, ...]:
+        devices = [cluster.devices[d] for d in order]
+        between = [cluster.bandwidth(a, b) for n, a in enumerate(order) for b in order[n + 1 : n + 9]]
+        return (*((d.kind.name, d.speed, d.memory_bytes) for d in devices), *between)
+
+    return list({looks(order): order for order in reversed(orders)}.values())[::-1]
