@@ -1,23 +1,28 @@
 """What a plan costs: compute per atom, links and collectives, memory."""
 
 from plait.cost.analytic import analytic_costs
-from plait.cost.costs import AtomCost, Costs, OptimizerCost
+from plait.cost.costs import AtomCost, Costs, OptimizerCost, Phase
 from plait.cost.estimate import estimate_costs
 from plait.cost.imported import imported_costs
 from plait.cost.links import ring_all_reduce_seconds, transfer_seconds
 from plait.cost.measure import measure_costs
 from plait.cost.optimizer import OptimizerFactory, optimizer_cost
+from plait.cost.synchronisation import SYNCHRONISATIONS, check_synchronisation, sync_seconds
 
 __all__ = [
+    "SYNCHRONISATIONS",
     "AtomCost",
     "Costs",
     "OptimizerCost",
     "OptimizerFactory",
+    "Phase",
     "analytic_costs",
+    "check_synchronisation",
     "estimate_costs",
     "imported_costs",
     "measure_costs",
     "optimizer_cost",
     "ring_all_reduce_seconds",
+    "sync_seconds",
     "transfer_seconds",
 ]

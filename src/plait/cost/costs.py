@@ -10,12 +10,15 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-Phase = Literal["forward", "backward"]
+Phase = Literal["forward", "backward", "input", "weight"]  # the last two are the parts of a split backward
 
 
 @dataclass(frozen=True)
 class AtomCost:
-    """One atom on one kind of device. Seconds; bytes saved between its forward and its backward."""
+    """One atom on one kind of device. Seconds; bytes saved between its forward and its backward.
+
+    `weight` is the part of the backward that can be put off: gradients of weights, which no other stage waits for.
+    """
 
     forward_fixed: float
     forward_per_row: float
@@ -23,6 +26,8 @@ class AtomCost:
     backward_per_row: float
     saved_fixed: float
     saved_per_row: float
+    weight_fixed: float = 0.0
+    weight_per_row: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -61,14 +66,20 @@ class Costs:
         return prefix[end] - prefix[start]
 
     def seconds(self, kind: str, phase: Phase, start: int, end: int, rows: int) -> float:
-        """Time of one micro-batch of `rows` rows through atoms `start..end-1`."""
-        fixed = self._sum(kind, f"{phase}_fixed", start, end)
-        return max(fixed + self._sum(kind, f"{phase}_per_row", start, end) * rows, 0.0)
+        """Time of one micro-batch of `rows` rows through atoms `start..end-1`; input and weight make a backward."""
+        if phase in ("forward", "backward"):
+            return self._line(kind, phase, start, end, rows)
+        whole = self._line(kind, "backward", start, end, rows)
+        weight = min(self._line(kind, "weight", start, end, rows), whole)
+        return weight if phase == "weight" else whole - weight
+
+    def _line(self, kind: str, name: str, start: int, end: int, rows: int) -> float:
+        fixed = self._sum(kind, f"{name}_fixed", start, end)
+        return max(fixed + self._sum(kind, f"{name}_per_row", start, end) * rows, 0.0)
 
     def saved_bytes(self, kind: str, start: int, end: int, rows: int) -> int:
         """Bytes a micro-batch keeps from its forward to its backward."""
-        fixed = self._sum(kind, "saved_fixed", start, end)
-        return max(int(fixed + self._sum(kind, "saved_per_row", start, end) * rows), 0)
+        return int(self._line(kind, "saved", start, end, rows))
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -1,10 +1,10 @@
 """The static check: what is proved of a program before anything runs.
 
 1. `_computations`: every micro-batch goes forward and backward once through every stage, its rows exactly
-   covered by the stage's ranks.
+   covered by the stage's ranks; stages that share a rank share all their ranks and rows.
 2. `_messages`: every RECV has its SEND, with the same rows, in the same order.
 3. `_everything_arrives`: every value a forward needs, and every gradient a backward needs, arrives once, in full.
-4. `_order`: on each rank, nothing is used before it is made or posted.
+4. `_order`: on each rank, nothing is used before it is made, posted or handed over by another stage there.
 5. `_frees`: everything sent is waited for and forgotten, once.
 6. `_synchronisation`: every parameter's bucket is summed by all its ranks and stepped once, in that order.
 7. `_same_collectives`: ranks that sum together start their sums in the same order.
@@ -16,13 +16,14 @@ prints the surrounding grid of ranks with the offending cell marked.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import combinations
 
 from plait.errors import PlaitError
 from plait.program.garbage import no_collection
 from plait.program.instructions import Instruction, Op
 from plait.program.listing import Listing, Placed, listings
 from plait.program.messages import transfers
-from plait.program.program import Bucket, Program
+from plait.program.program import Bucket, Program, source_stage
 from plait.program.waits import stuck_ranks
 
 _REDUCES = (Op.REDUCE, Op.REDUCE_TIED)
@@ -77,6 +78,10 @@ def check_program(program: Program) -> None:
 
 
 def _computations(program: Program, ranks: list[Listing]) -> Iterator[Violation]:
+    for one, other in combinations(program.stages, 2):
+        shared = sorted(set(one.ranks) & set(other.ranks))
+        if shared and (one.ranks, one.rows) != (other.ranks, other.rows):
+            yield shared[0], 0, "two stages of this rank do not share all their ranks and rows"
     for listing in ranks:
         for index, ins in listing.computations:
             op, number, micro_batch, _, _, _, first, last = ins
@@ -168,6 +173,8 @@ def _needed(program: Program) -> Iterator[tuple[int, int, int, str, bool, int, i
     for edge in program.edges:
         making, name, returns = program.stages[edge.producer], edge.value.name, edge.value.requires_grad
         for consumer in edge.consumers:
+            if source_stage(edge, consumer, program.stages) != consumer:
+                continue
             using = program.stages[consumer]
             for m in range(len(program.micro_batch_rows)):
                 for i, j, (first, last) in transfers(edge.value, making.rows[m], using.rows[m]):
@@ -182,6 +189,7 @@ def _order(program: Program, ranks: list[Listing]) -> Iterator[Violation]:
     for listing in ranks:
         rank = listing.rank
         yield from _order_of_computations(listing)
+        yield from _order_of_hand_overs(program, listing)
         for index, ins in listing.sends:
             made = listing.maker(ins.stage, ins.micro_batch, gradient=ins.gradient)
             if made is None or made > index:
@@ -215,13 +223,31 @@ def _order_of_computations(listing: Listing) -> Iterator[Violation]:
             yield listing.rank, index, f"{ins} comes before its forward"
 
 
+def _order_of_hand_overs(program: Program, listing: Listing) -> Iterator[Violation]:
+    """A value is taken while its source has it, and its gradient is there when the source goes back."""
+    for value, source, sink in program.hand_overs:
+        if listing.rank not in program.stages[sink].ranks:
+            continue
+        for m in range(len(program.micro_batch_rows)):
+            made, taken = listing.maker(source, m, gradient=False), listing.maker(sink, m, gradient=False)
+            if made is None or taken is None:
+                continue  # no rows here
+            if made > taken:
+                yield listing.rank, taken, f"stage {sink} takes {value.name} before stage {source} has it"
+            returned = listing.maker(sink, m, gradient=True) if value.requires_grad else taken
+            given_up = listing.maker(source, m, gradient=True)
+            if returned is None or given_up is None or returned > given_up:
+                what = f"the gradient of {value.name}" if value.requires_grad else value.name
+                yield listing.rank, given_up or 0, f"stage {source} goes back before stage {sink} is done with {what}"
+
+
 def _frees(_: Program, ranks: list[Listing]) -> Iterator[Violation]:
     """A send that is never waited for may never leave, and its memory is never given back."""
     for listing in ranks:
         last_send = {(ins.stage, ins.micro_batch, ins.gradient): (index, ins) for index, ins in listing.sends}
         for index, ins in listing.frees:
             sent = last_send.pop((ins.stage, ins.micro_batch, ins.gradient), None)
-            done = listing.end(ins.stage, ins.micro_batch)
+            done = listing.maker(ins.stage, ins.micro_batch, gradient=True)
             if sent is None:
                 yield listing.rank, index, f"{ins} frees nothing that was sent"
             elif sent[0] > index or done is None or done > index:

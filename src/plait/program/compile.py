@@ -1,24 +1,33 @@
 """From a plan to its program.
 
 The schedule gives each rank its computations in order. Around them: a value is sent right after the
-forward that makes it and its gradient right after the backward; receives are posted one computation
-ahead, in the order in which the peer sends; buckets are summed when the stage's last backward is done.
+forward that makes it and its gradient right after the backward (its input half, where it is split); receives
+are posted one computation ahead, in the order in which the peer sends; buckets are summed when the stage's
+last backward is done. Between stages on the same ranks nothing is sent (`HandOver`).
+
+[Note: frees] A FREE waits until its message has left, so it must not come where the receiver cannot have posted
+its receive yet, because that again waits for this rank. It is put after the first backward that some order of all
+computations (`levels`) has at or after the one the receive is posted before: in that order everything then runs.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from plait.cost import check_synchronisation
 from plait.graph import Graph
 from plait.graph.cut import StageCut, stage_of_atom
 from plait.plan import Plan, micro_batch_sizes, split_rows
+from plait.plan.rows import Span
 from plait.program.garbage import no_collection
 from plait.program.instructions import Instruction, Op
+from plait.program.levels import levels
 from plait.program.messages import transfers
-from plait.program.program import Bucket, Edge, Program, StageTable
-from plait.schedule import Action, make_schedule
+from plait.program.program import Bucket, Edge, Program, StageTable, source_stage
+from plait.schedule import Action, Schedule, make_schedule, parse_action
 
 Channel = tuple[int, int]
-_POST_AHEAD = 1  # computations; the transfer for the next one runs beside the present one
+_NEVER = 1 << 62  # the level of what waits for ever; the static check says why
+_BACKWARDS = (Op.B, Op.I)  # what makes the gradients to send
 
 
 @dataclass(slots=True)
@@ -26,6 +35,9 @@ class _Computation:
     """One action on one rank: what it waits for and what it lets go."""
 
     instruction: Instruction
+    level: int
+    posted: int = 0  # level at which its receives are posted
+    freed: int = 0  # level from which all it sends has a receiver
     receives: list[Instruction] = field(default_factory=list)
     sends: list[Instruction] = field(default_factory=list)
 
@@ -37,18 +49,25 @@ def compile_program(plan: Plan, graph: Graph, *, batch_rows: int | None = None, 
     stages = _stage_tables(plan, cuts, sizes)
     edges = _edges(cuts)
     buckets = make_buckets(plan, cuts)
+    check_synchronisation(plan.sync)
     with no_collection():
-        schedule = make_schedule(plan.schedule, plan.positions, len(sizes))
-        computations: list[list[_Computation]] = [[] for _ in range(plan.num_ranks)]
-        for lane in schedule.lanes:
-            for action in lane:
-                for rank, instruction in _on_ranks(action, stages):
-                    computations[rank].append(_Computation(instruction))
+        computations = _computations(plan, _schedule(plan, len(sizes)), stages, edges)
         _add_messages(computations, stages, edges)
         ranks = [_with_receives(rank, computations) for rank in range(plan.num_ranks)]
         for rank, instructions in enumerate(ranks):
             instructions += _synchronisation(rank, buckets, clip=clip)
         return Program(tuple(map(tuple, ranks)), stages, edges, buckets, sizes)
+
+
+def _schedule(plan: Plan, micro_batches: int) -> Schedule:
+    if plan.lanes:
+        return schedule_from_lanes(plan.schedule, plan.lanes, plan.positions, micro_batches)
+    return make_schedule(plan.schedule, plan.positions, micro_batches)
+
+
+def schedule_from_lanes(name: str, lanes: Sequence[str], _: object, micro_batches: int) -> Schedule:
+    parsed = (tuple(parse_action(text) for text in lane.split(",")) for lane in lanes)
+    return Schedule(name, tuple(tuple(a for a in lane if a.micro_batch < micro_batches) for lane in parsed))
 
 
 def _stage_tables(plan: Plan, cuts: Sequence[StageCut], sizes: Sequence[int]) -> tuple[StageTable, ...]:
@@ -77,6 +96,24 @@ def _edges(cuts: Sequence[StageCut]) -> tuple[Edge, ...]:
     )
 
 
+def _computations(
+    plan: Plan, schedule: Schedule, stages: Sequence[StageTable], edges: Sequence[Edge]
+) -> list[list[_Computation]]:
+    found: list[list[_Computation]] = [[] for _ in range(plan.num_ranks)]
+    level_of = levels(schedule, edges)
+    for lane in schedule.lanes:
+        for action in lane:
+            for rank, instruction in _on_ranks(action, stages):
+                found[rank].append(_Computation(instruction, level_of.get(action, _NEVER)))
+    for own in found:
+        before = own[0].level if own else 0
+        for computation in own:
+            computation.posted = before
+            if computation.instruction.op is not Op.W:
+                before = computation.level
+    return found
+
+
 def _on_ranks(action: Action, stages: Sequence[StageTable]) -> list[tuple[int, Instruction]]:
     """The action on every replica that has rows of this micro-batch."""
     stage = stages[action.stage]
@@ -88,31 +125,41 @@ def _on_ranks(action: Action, stages: Sequence[StageTable]) -> list[tuple[int, I
 
 
 def _add_messages(computations: list[list[_Computation]], stages: Sequence[StageTable], edges: Sequence[Edge]) -> None:
-    at = {(rank, c.instruction[:3]): c for rank, todo in enumerate(computations) for c in todo}
+    forward, backward = (
+        {
+            (rank, *c.instruction[1:3]): c
+            for rank, todo in enumerate(computations)
+            for c in todo
+            if c.instruction.op in ops
+        }
+        for ops in ((Op.F,), _BACKWARDS)
+    )
+    by_message = [(edge, c) for edge in edges for c in edge.consumers if source_stage(edge, c, stages) == c]
     for micro_batch in range(len(stages[0].rows)):
-        for edge in edges:
-            sending = stages[edge.producer]
-            for consumer in edge.consumers:
-                receiving = stages[consumer]
-                for i, j, (first, last) in transfers(
-                    edge.value, sending.rows[micro_batch], receiving.rows[micro_batch]
-                ):
-                    source, sink = sending.ranks[i], receiving.ranks[j]
-                    name, rows = edge.value.name, (first, last)
-                    forward = (edge.producer, micro_batch, name, False)
-                    at[source, (Op.F, edge.producer, micro_batch)].sends.append(
-                        Instruction(Op.SEND, *forward, sink, *rows)
-                    )
-                    at[sink, (Op.F, consumer, micro_batch)].receives.append(
-                        Instruction(Op.RECV, consumer, micro_batch, name, False, source, *rows)
-                    )
-                    if edge.value.requires_grad:
-                        at[sink, (Op.B, consumer, micro_batch)].sends.append(
-                            Instruction(Op.SEND, consumer, micro_batch, name, True, source, *rows)
-                        )
-                        at[source, (Op.B, edge.producer, micro_batch)].receives.append(
-                            Instruction(Op.RECV, edge.producer, micro_batch, name, True, sink, *rows)
-                        )
+        for edge, consumer in by_message:
+            value, making, using = edge.value, stages[edge.producer], stages[consumer]
+            for i, j, rows in transfers(value, making.rows[micro_batch], using.rows[micro_batch]):
+                source = (making.ranks[i], edge.producer, micro_batch)
+                sink = (using.ranks[j], consumer, micro_batch)
+                _add_message(value.name, rows, forward[source], forward[sink], source, sink, gradient=False)
+                if value.requires_grad:
+                    _add_message(value.name, rows, backward[sink], backward[source], sink, source, gradient=True)
+
+
+def _add_message(
+    name: str,
+    rows: Span,
+    maker: _Computation,
+    user: _Computation,
+    source: tuple[int, int, int],
+    sink: tuple[int, int, int],
+    *,
+    gradient: bool,
+) -> None:
+    """Rows made by one computation for another; `source` and `sink` are rank, stage and micro-batch."""
+    maker.sends.append(Instruction(Op.SEND, *source[1:], name, gradient, sink[0], *rows))
+    user.receives.append(Instruction(Op.RECV, *sink[1:], name, gradient, source[0], *rows))
+    maker.freed = max(maker.freed, user.posted)
 
 
 def _with_receives(rank: int, computations: Sequence[Sequence[_Computation]]) -> list[Instruction]:
@@ -123,10 +170,11 @@ def _with_receives(rank: int, computations: Sequence[Sequence[_Computation]]) ->
     posted: set[tuple[object, ...]] = set()
     instructions: list[Instruction] = []
     post_next = 0
-    unfreed: list[Instruction] = []
-    sent_forward = {c.instruction[1:3] for c in own if c.instruction.op is Op.F and c.sends}
-    for index, computation in enumerate(own):
-        while post_next < len(own) and post_next <= index + _POST_AHEAD:
+    unfreed: list[tuple[int, Instruction]] = []  # by the level from which they are safe
+    sent_forward = {c.instruction[1:3]: c.freed for c in own if c.instruction.op is Op.F and c.sends}
+    for computation in own:
+        # The transfer for the next computation runs beside this one; a W waits for none.
+        while post_next < len(own) and own[post_next].posted <= computation.level:
             for receive in own[post_next].receives:
                 channel = (receive.peer, rank)
                 while receive not in posted:  # everything the peer sends before it comes first
@@ -138,12 +186,14 @@ def _with_receives(rank: int, computations: Sequence[Sequence[_Computation]]) ->
         instructions.append(computation.instruction)
         instructions += computation.sends
         op, stage, micro_batch = computation.instruction[:3]
-        if op is Op.B:
-            instructions += unfreed
-            unfreed = [Instruction(Op.FREE, stage, micro_batch, gradient=True)] if computation.sends else []
+        if op in _BACKWARDS:
             if (stage, micro_batch) in sent_forward:
-                instructions.append(Instruction(Op.FREE, stage, micro_batch))
-    return instructions + unfreed
+                unfreed.append((sent_forward[stage, micro_batch], Instruction(Op.FREE, stage, micro_batch)))
+            instructions += [free for level, free in unfreed if level <= computation.level]
+            unfreed = [(level, free) for level, free in unfreed if level > computation.level]
+            if computation.sends:  # not yet: the rank would wait for them to leave instead of computing
+                unfreed.append((computation.freed, Instruction(Op.FREE, stage, micro_batch, gradient=True)))
+    return instructions + [free for _, free in unfreed]
 
 
 def _arrivals(rank: int, computations: Sequence[Sequence[_Computation]]) -> dict[Channel, list[Instruction]]:

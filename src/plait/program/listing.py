@@ -7,7 +7,7 @@ from plait.program.program import Program
 
 Placed = tuple[int, Instruction]
 # Looked up once: a member of an enumeration costs four times a plain name.
-_F, _B, _I, _W, _SEND, _RECV, _FREE = Op.F, Op.B, Op.I, Op.W, Op.SEND, Op.RECV, Op.FREE
+_F, _B, _I, _SEND, _RECV, _FREE = Op.F, Op.B, Op.I, Op.SEND, Op.RECV, Op.FREE
 
 
 @dataclass
@@ -28,11 +28,6 @@ class Listing:
             return self.place.get((_F, stage, micro_batch))
         found = self.place.get((_B, stage, micro_batch))
         return self.place.get((_I, stage, micro_batch)) if found is None else found
-
-    def end(self, stage: int, micro_batch: int) -> int | None:
-        """Where the backward is done."""
-        found = self.place.get((_B, stage, micro_batch))
-        return self.place.get((_W, stage, micro_batch)) if found is None else found
 
 
 def listings(program: Program) -> list[Listing]:

@@ -3,8 +3,10 @@
 One program is simulated, emulated or run. It knows nothing of devices or seconds.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from plait.graph import Value
 from plait.plan.rows import Span
@@ -47,6 +49,23 @@ class StageTable:
     recompute: bool = False
 
 
+class HandOver(NamedTuple):
+    """A value that goes from one stage to another on the same ranks, and its gradient back: nothing is sent.
+
+    `source` makes the value or has received it itself, so that it comes to a rank once however many stages use it.
+    """
+
+    value: Value
+    source: int
+    sink: int
+
+
+def source_stage(edge: Edge, consumer: int, stages: Sequence[StageTable]) -> int:
+    """The stage on its own ranks from which `consumer` takes the value; itself where it comes as a message."""
+    ranks = stages[consumer].ranks
+    return next(stage for stage in (edge.producer, *edge.consumers) if stages[stage].ranks == ranks)
+
+
 @dataclass(frozen=True)
 class Program:
     ranks: tuple[tuple[Instruction, ...], ...]
@@ -62,6 +81,12 @@ class Program:
     @cached_property
     def edge_by_name(self) -> dict[str, Edge]:
         return {edge.value.name: edge for edge in self.edges}
+
+    @cached_property
+    def hand_overs(self) -> tuple[HandOver, ...]:
+        pairs = [(edge, consumer) for edge in self.edges for consumer in edge.consumers]
+        found = [(edge.value, source_stage(edge, consumer, self.stages), consumer) for edge, consumer in pairs]
+        return tuple(HandOver(value, source, sink) for value, source, sink in found if source != sink)
 
     @property
     def batch_rows(self) -> int:

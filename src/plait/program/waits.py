@@ -10,7 +10,6 @@ _Message = tuple[int, int]  # channel, number on it
 # Looked up once: a member of an enumeration costs four times a plain name.
 _SEND, _RECV, _FREE, _F = Op.SEND, Op.RECV, Op.FREE, Op.F
 _COMPUTES_FROM_MESSAGES = frozenset({Op.F, Op.B, Op.I})
-_SUMS = frozenset({Op.REDUCE, Op.REDUCE_TIED})
 
 
 def stuck_ranks(program: Program) -> list[tuple[int, int]]:
@@ -94,10 +93,9 @@ class _WaitMachine:
             if stage.coupled:
                 spans = zip(stage.ranks, stage.rows[micro_batch], strict=True)
                 return self._meet(rank, ins[:3], {r for r, (first, last) in spans if last > first})
-        elif op in _SUMS:
-            self._join(rank, ins.name)
         elif op is Op.AWAIT:
-            return self._all_joined(rank, ins.name, set(self.program.bucket_by_name[ins.name].ranks))
+            # Some ways of summing take several rounds, whose later ones begin when all ranks wait for the sum.
+            return self._meet(rank, ins[:4], set(self.program.bucket_by_name[ins.name].ranks))
         elif op in (Op.LOSS, Op.CLIP):
             return self._meet(rank, op, set(range(self.num_ranks)))
         return True

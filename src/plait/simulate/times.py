@@ -4,9 +4,16 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from plait.cost import Costs, ring_all_reduce_seconds
+from plait.cost import Costs, Phase, sync_seconds
 from plait.plan import Plan
 from plait.program import Op, Program
+
+_PHASES: dict[Op, tuple[Phase, ...]] = {
+    Op.F: ("forward",),
+    Op.B: ("backward",),
+    Op.I: ("input",),
+    Op.W: ("weight",),
+}
 
 
 @dataclass(frozen=True)
@@ -20,10 +27,10 @@ class Times:
     def compute(self, rank: int, op: Op, stage: int, rows: int) -> float:
         device = self.plan.cluster.devices[self.plan.devices[rank]]
         table = self.program.stages[stage]
-        phase = "forward" if op is Op.F else "backward"
-        seconds = self.costs.seconds(device.kind.name, phase, table.start, table.end, rows)  # type: ignore[arg-type]
-        if op in (Op.I, Op.W):  # halves of one backward
-            seconds /= 2
+        phases = _PHASES[op]
+        if table.recompute and op in (Op.B, Op.I):
+            phases = ("forward", *phases)
+        seconds = sum(self.costs.seconds(device.kind.name, p, table.start, table.end, rows) for p in phases)
         return seconds / device.speed
 
     def step(self, rank: int, bucket: str) -> float:
@@ -33,15 +40,10 @@ class Times:
         return cost.seconds(found.num_bytes, len(found.parameters)) / device.speed
 
     def reduce(self, bucket: str) -> tuple[float, tuple[int, ...]]:
-        """Seconds of a ring over the bucket's ranks, and the channels it keeps busy."""
+        """Seconds of a sum over the bucket's ranks, and the channels it keeps busy."""
         found = self.program.bucket_by_name[bucket]
         devices = [self.plan.devices[rank] for rank in found.ranks]
-        pairs = list(zip(devices, devices[1:] + devices[:1], strict=True))
-        cluster = self.plan.cluster
-        slowest = min(cluster.bandwidth(a, b) for a, b in pairs)
-        latency = max(cluster.latency(a, b) for a, b in pairs)
-        channels = sorted({channel for a, b in pairs for channel in cluster.route(a, b)})
-        return ring_all_reduce_seconds(found.num_bytes, len(devices), slowest, latency), tuple(channels)
+        return sync_seconds(self.plan.sync, found.num_bytes, devices, self.plan.cluster)
 
     @cached_property
     def meeting(self) -> float:
