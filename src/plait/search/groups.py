@@ -1,8 +1,7 @@
 """Groups of devices that hold one stage: their row shares, and what they take to talk to one another.
 
-A group's devices share each micro-batch's rows by speed. What a group takes to hand a micro-batch on, or to sum
-gradients, is counted as the simulator would: a message keeps every channel on its route busy for its bytes over the
-slowest of them, and the channel with the most to do is the time.
+A group's devices share each micro-batch's rows by speed. What a group takes to hand a micro-batch on is what the
+busiest channel takes: every message keeps each channel on its route busy for its bytes over that channel's bandwidth.
 """
 
 from dataclasses import dataclass, field
@@ -79,9 +78,8 @@ class Groups:
         if key not in self._busy:
             busy: dict[int, float] = {}
             for sender, receiver, part in self._messages(senders, receivers):
-                per_byte = part / self.cluster.bandwidth(sender, receiver)
                 for channel in self.cluster.route(sender, receiver):
-                    busy[channel] = busy.get(channel, 0.0) + per_byte
+                    busy[channel] = busy.get(channel, 0.0) + part / self.cluster.channel_bandwidth(channel)
             self._busy[key] = busy
         return self._busy[key]
 

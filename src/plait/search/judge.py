@@ -6,16 +6,18 @@ from plait.cost import Costs
 from plait.graph import Graph
 from plait.plan import Plan, validate
 from plait.program import RankMemory, check_memory, check_program, compile_program, predict_memory
+from plait.search.bounds import Bound
 from plait.simulate import Timeline, simulate
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan, its predicted timeline and memory."""
+    """A plan, its predicted timeline and memory, and a time no order of its micro-batches beats, once asked for."""
 
     plan: Plan
     timeline: Timeline
     memory: tuple[RankMemory, ...]
+    bound: Bound | None = None
 
     @property
     def step_seconds(self) -> float:

@@ -17,27 +17,22 @@ from plait.search.score import Scorer
 FUSED, SPLIT = "pe", "zb-pe"
 
 
-def orders(layout: Layout, problem: Problem, groups: Groups, scorer: Scorer, wanted: str | None) -> Iterator[Plan]:
-    """Plans of this layout that differ in their order, without saying which is best."""
-    if layout.num_stages == 1:
-        if wanted in (None, "1f1b", "gpipe", FUSED):
-            yield layout.plan(problem, groups, wanted if wanted not in (None, FUSED) else "1f1b")
-        return
+def orders(layout: Layout, problem: Problem, groups: Groups, scorer: Scorer, wanted: str | None) -> list[Plan]:
+    """Plans of this layout that differ in their order, the one whose sweep ends first in front."""
     if wanted not in (None, FUSED, SPLIT):
-        yield layout.plan(problem, groups, wanted)
-        return
+        return [layout.plan(problem, groups, wanted)]
+    if layout.num_stages == 1:
+        return [layout.plan(problem, groups, "1f1b")]  # with one stage every order is gradient accumulation
     room = scorer.room(layout)
+    found: dict[tuple[str, ...], tuple[float, Plan]] = {}
     for split in (False, True):
         name = SPLIT if split else FUSED
-        if wanted not in (None, name):
-            continue
-        tried = set()
-        for limits in _limits(layout, room, split=split):
-            swept = _swept(layout, scorer, limits, split=split)
-            lanes = tuple(",".join(map(str, lane)) for lane in swept.lanes)
-            if lanes not in tried:
-                tried.add(lanes)
-                yield layout.plan(problem, groups, name, lanes=lanes)
+        if wanted in (None, name):
+            for limits in _limits(layout, room, split=split):
+                swept = _swept(layout, scorer, limits, split=split)
+                lanes = tuple(",".join(map(str, lane)) for lane in swept.lanes)
+                found.setdefault(lanes, (swept.seconds, layout.plan(problem, groups, name, lanes=lanes)))
+    return [plan for _, plan in sorted(found.values(), key=lambda pair: pair[0])]
 
 
 def _limits(layout: Layout, room: list[int], *, split: bool) -> Iterator[list[int]]:

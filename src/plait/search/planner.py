@@ -20,6 +20,7 @@ from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.plan import Plan
 from plait.program import check_program, compile_program
+from plait.search.bounds import Bound
 from plait.search.contradictions import check_stage_counts, limits_of
 from plait.search.groups import Groups
 from plait.search.judge import Candidate, evaluate
@@ -43,8 +44,12 @@ class Answer:
 
     candidates: tuple[Candidate, ...]
     rejected: tuple[tuple[str, str], ...]
-    bound_seconds: float
+    bound: Bound
     planning_seconds: float
+
+    @property
+    def bound_seconds(self) -> float:
+        return self.bound.seconds
 
     @property
     def best(self) -> Candidate:
@@ -71,7 +76,7 @@ def find_plans(
     return Answer(
         candidates=tuple(found),
         rejected=tuple(search.rejected),
-        bound_seconds=work_bound(costs, cluster, batch_size),
+        bound=Bound(work_bound(costs, cluster, batch_size), "total work"),
         planning_seconds=time.perf_counter() - start,
     )
 
@@ -125,11 +130,21 @@ class _Search:
         return [*best, *(layout for layout in chosen if layout not in scored)]
 
     def _judged(self, layouts: Sequence[Layout]) -> Iterator[Candidate]:
+        """The best order of every layout first, then the next best ones, until time is up or all have been seen."""
+        waiting = [
+            iter(orders(layout, self.problem, self.groups, self.scorer, self.wishes.schedule))
+            for layout in layouts
+            if self.scorer(layout) < float("inf")
+        ]
         judged = 0
-        for layout in layouts:
-            for plan in self._orders(layout):
+        while waiting:
+            for order in list(waiting):
                 if judged and time.perf_counter() > self._until(1.0):
                     return
+                plan = next(order, None)
+                if plan is None:
+                    waiting.remove(order)
+                    continue
                 try:
                     candidate = evaluate(plan, self.problem.graph, self.problem.costs, check=False)
                 except PlaitError as error:
@@ -137,12 +152,6 @@ class _Search:
                     continue
                 judged += 1
                 yield candidate
-
-    def _orders(self, layout: Layout) -> Iterator[Plan]:
-        wanted = self.wishes.schedule
-        if wanted is None and self.scorer(layout) < float("inf"):
-            yield layout.plan(self.problem, self.groups, "1f1b")
-        yield from orders(layout, self.problem, self.groups, self.scorer, wanted)
 
     def _nothing_fits(self) -> str:
         if self.rejected:

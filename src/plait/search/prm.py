@@ -23,6 +23,7 @@ blocks of `grain`, and an (i, r) must have i a multiple of the largest power of 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,8 @@ from plait.search.loads import Loads
 Array = NDArray[np.float64]
 _RELAXED = (1.0, 1.04, 1.15, 1.4, 2.5)  # thresholds, as multiples of the least bottleneck
 _ROUNDING = 1e-9
-_MOST_STAGES = 64
+_TRACED = 8
+_MOST_STAGES = 32
 _FREE_CHOICE = 16  # up to so many blocks of devices every (i, r) is looked at
 
 
@@ -65,7 +67,17 @@ def shapes(
     loads: Loads, costs: Costs, groups: Groups, order: list[int], asked: Asked, limits: Limits, grain: int = 1
 ) -> list[Shape]:
     """The best partitions for each number of stages and threshold, best estimate first."""
-    return _Program(loads, costs, groups, order, asked, limits, grain).solve()
+    program = _Program(loads, costs, groups, order, asked, limits, grain)
+    return program.solve() if program.starts else []
+
+
+class _End(NamedTuple):
+    """An answer of the dynamic program, before it is followed back."""
+
+    estimate: float
+    num_stages: int
+    threshold: float
+    tables: dict[tuple[int, int], Array]
 
 
 class _Program:
@@ -98,18 +110,21 @@ class _Program:
         least = self._ends(bottleneck)
         if not np.isfinite(least).any():
             return []
-        found: dict[tuple[tuple[int, ...], tuple[Group, ...]], Shape] = {}
+        ends: list[_End] = []
         best = float(np.min(least))
         bottlenecks = {best * relaxed for relaxed in _RELAXED} | {float(w) for w in least[:6] if w < np.inf}
         for threshold in sorted(bottleneck * (1 + _ROUNDING) for bottleneck in bottlenecks):
             tables = self._tables(threshold, np.add)
             for k, total in enumerate(self._ends(tables), start=1):
                 if np.isfinite(total) and self.asked.num_stages in (None, k):
-                    shape = self._trace(tables, k, threshold, float(total))
-                    key = shape.boundaries, shape.groups
-                    if key not in found or shape.estimate < found[key].estimate:
-                        found[key] = shape
-        return sorted(found.values(), key=lambda shape: shape.estimate)
+                    estimate = (self.asked.micro_batches - 1) * threshold + float(total)
+                    ends.append(_End(estimate, k, threshold, tables))
+        ends.sort(key=lambda end: end.estimate)
+        found: dict[tuple[tuple[int, ...], tuple[Group, ...]], Shape] = {}
+        for end in ends[:_TRACED]:
+            shape = self._trace(end)
+            found.setdefault((shape.boundaries, shape.groups), shape)
+        return list(found.values())
 
     def _ends(self, tables: dict[tuple[int, int], Array]) -> Array:
         """Per number of stages, the least over where the first stage's devices begin."""
@@ -152,8 +167,9 @@ class _Program:
             found.setdefault(start[0], []).append(start)
         return found
 
-    def _trace(self, tables: dict[tuple[int, int], Array], k: int, threshold: float, total: float) -> Shape:
+    def _trace(self, found: "_End") -> Shape:
         """Follows the choices from the first stage on."""
+        _, k, threshold, tables = found
         start = min(self.starts, key=lambda s: tables[s][k, 0])
         edge, starts, edges, recompute = 0, [start], [], []
         for left in range(k, 0, -1):
@@ -172,9 +188,8 @@ class _Program:
                 starts.append(start)
                 edges.append(end)
             edge = end
-        estimate = (self.asked.micro_batches - 1) * threshold + total
         boundaries = tuple(int(self.loads.edges[edge]) for edge in edges)
-        return Shape(boundaries, tuple(self.group[s] for s in starts), tuple(recompute), estimate)
+        return Shape(boundaries, tuple(self.group[s] for s in starts), tuple(recompute), found.estimate)
 
 
 class _Stages:
@@ -183,8 +198,8 @@ class _Stages:
     def __init__(self, loads: Loads, costs: Costs, groups: Groups, asked: Asked, limits: Limits) -> None:
         self.loads, self.costs, self.groups, self.asked = loads, costs, groups, asked
         self._times: dict[object, Array] = {}
-        self._needs: dict[object, tuple[Array, NDArray[np.bool_]]] = {}
         self._within: dict[object, Array] = {}
+        self._channels: dict[object, Array] = {}
         edges = loads.edges
         first, last = np.meshgrid(edges, edges, indexing="ij")
         self.legal = first < last
@@ -212,7 +227,12 @@ class _Stages:
 
     def channel(self, group: Group, behind: Group, threshold: float, combine: np.ufunc) -> Array:
         """Per edge, seconds of one micro-batch across it both ways, combined; infinite where one is too long."""
-        per_byte, latency = self.groups.transfer(group, behind)
+        key = (*self.groups.transfer(group, behind), threshold, combine)
+        if key not in self._channels:
+            self._channels[key] = self._channel(*key)
+        return self._channels[key]
+
+    def _channel(self, per_byte: float, latency: float, threshold: float, combine: np.ufunc) -> Array:
         rows, loads = self.asked.micro_rows, self.loads
         forward = loads.forward_per_row * rows + loads.forward_fixed
         backward = loads.backward_per_row * rows + loads.backward_fixed

@@ -15,6 +15,7 @@ values charged on every boundary they pass: near to the truth and quick, no boun
 """
 
 import math
+from bisect import bisect_right
 
 from plait.search.groups import Groups, Member
 from plait.search.layout import Layout
@@ -36,10 +37,9 @@ class Scorer:
             column.tolist()
             for column in (loads.forward_per_row, loads.forward_fixed, loads.backward_per_row, loads.backward_fixed)
         ]
-        self.calls = 0
+        self.shared_parameters = [p for p in problem.graph.parameters if p.trainable and len(p.atoms) > 1]
 
     def __call__(self, layout: Layout) -> float:
-        self.calls += 1
         stages = self._stages(layout)
         if stages is None:
             return math.inf
@@ -75,13 +75,26 @@ class Scorer:
             return None
         edges = (0, *layout.boundaries, len(self.trained) - 1)
         part = self.problem.batch_size / layout.micro_batches / rows
+        tied = self._tied(layout)
         found = []
         for s in range(layout.num_stages):
             times = self._stage(layout, s, edges[s], edges[s + 1], rows, part)
             if times is None:
                 return None
-            found.append(times)
+            forward, backward, after = times
+            found.append((forward, backward, after + tied[s]))
         return found
+
+    def _tied(self, layout: Layout) -> list[float]:
+        """Seconds each stage takes to sum what it shares with other stages."""
+        seconds = [0.0] * layout.num_stages
+        for parameter in self.shared_parameters:
+            stages = sorted({bisect_right(layout.boundaries, atom) for atom in parameter.atoms})
+            if len(stages) > 1:
+                fixed, per_byte = self.groups.summing(tuple(sorted({d for s in stages for d in layout.groups[s]})))
+                for s in stages:
+                    seconds[s] += fixed + per_byte * parameter.num_bytes
+        return seconds
 
     def _longest(
         self,

@@ -14,7 +14,7 @@ from plait.search.prm import Asked, shapes
 from plait.search.problem import Problem
 from plait.search.wishes import Wishes
 
-_EDGES = 64  # of the coarse chain
+_EDGES, _FEWER_EDGES = 64, 40  # of the coarse chain, for few and for many devices
 _BLOCKS = 64  # of devices that the dynamic program deals out
 _FEW = 4  # devices of which every order is tried
 _KEPT = 4  # layouts of each run
@@ -24,7 +24,8 @@ def seeds(
     problem: Problem, loads: Loads, groups: Groups, wishes: Wishes, limits: Limits, deadline: float
 ) -> Iterator[Layout]:
     """Layouts worth looking at, for one number of micro-batches after the other; at least those of the first."""
-    coarse = coarse_loads(loads, _EDGES, limits.forced, limits.barred)
+    edges = _EDGES if len(problem.cluster.devices) <= _BLOCKS // 2 else _FEWER_EDGES
+    coarse = coarse_loads(loads, edges, limits.forced, limits.barred)
     counts = micro_batch_counts(problem, wishes)
     for number, micro_batches in enumerate(counts):
         rows = math.ceil(problem.batch_size / micro_batches)
