@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from plait.cluster import Cluster
-from plait.cost import Costs, ring_all_reduce_seconds
+from plait.cost import Costs, sync_seconds
 from plait.plan import split_rows
 
 _SAME = 1e-9  # of the rows: ends that differ by rounding are one
@@ -32,6 +32,7 @@ class Groups:
 
     cluster: Cluster
     costs: Costs
+    sync: str
     _shares: dict[Group, tuple[float, ...]] = field(default_factory=dict)
     _members: dict[tuple[Group, int], tuple[Member, ...]] = field(default_factory=dict)
     _busy: dict[tuple[Group, Group], dict[int, float]] = field(default_factory=dict)
@@ -84,13 +85,11 @@ class Groups:
         return self._busy[key]
 
     def summing(self, group: Group) -> tuple[float, float]:
-        """Seconds fixed and per byte of summing gradients over a group."""
+        """Seconds per bucket and per byte of summing gradients over a group."""
         if group not in self._sums:
-            pairs = list(zip(group, group[1:] + group[:1], strict=True))
-            slowest = min(self.cluster.bandwidth(a, b) for a, b in pairs)
-            latency = max(self.cluster.latency(a, b) for a, b in pairs)
-            fixed = ring_all_reduce_seconds(0, len(group), slowest, latency)
-            self._sums[group] = (fixed, ring_all_reduce_seconds(1, len(group), slowest, 0.0))
+            fixed, _ = sync_seconds(self.sync, 0.0, group, self.cluster)
+            some, _ = sync_seconds(self.sync, 1e9, group, self.cluster)
+            self._sums[group] = (fixed, (some - fixed) / 1e9)
         return self._sums[group]
 
     def _messages(self, senders: Group, receivers: Group) -> list[tuple[int, int, float]]:

@@ -36,6 +36,7 @@ class Layout:
             micro_batches=self.micro_batches,
             schedule=schedule,
             stages=stages,
+            sync=groups.sync,
             batch=problem.batch,
             **choices,
         )

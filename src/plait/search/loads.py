@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class KindLoads:
-    """Seconds and saved bytes up to each edge on one kind of device: fixed and per row."""
+    """Seconds and saved bytes up to each edge on one kind of device: fixed and per row (`AtomCost` says of what)."""
 
     forward_fixed: Array
     forward_per_row: Array
@@ -27,6 +27,8 @@ class KindLoads:
     backward_per_row: Array
     saved_fixed: Array
     saved_per_row: Array
+    weight_fixed: Array
+    weight_per_row: Array
 
 
 @dataclass(frozen=True)

@@ -47,15 +47,15 @@ def _limits(layout: Layout, room: list[int], *, split: bool) -> Iterator[list[in
 
 
 def _swept(layout: Layout, scorer: Scorer, limits: list[int], *, split: bool) -> Swept:
-    there, back, over, under = scorer.times(layout)
+    times = scorer.times(layout)
+    assert times is not None, "only a layout with a finite score has orders"
 
     def seconds(stage: int, kind: str) -> float:
-        if kind == "F":
-            return there[stage]
-        return back[stage] if kind == "B" else back[stage] / 2
+        forward, back, weight, _ = times.stages[stage]
+        return {"F": forward, "B": back + weight, "I": back, "W": weight}[kind]
 
     def transfer(boundary: int, gradient: bool) -> float:
-        return (under if gradient else over)[boundary]
+        return (times.under if gradient else times.over)[boundary]
 
     positions = [[stage] for stage in range(layout.num_stages)]
     return sweep(

@@ -27,7 +27,7 @@ from plait.search.judge import Candidate, evaluate
 from plait.search.layout import Layout
 from plait.search.loads import fine_loads
 from plait.search.local_search import Freedom, improved
-from plait.search.orders import orders
+from plait.search.orders import SPLIT, orders
 from plait.search.problem import Problem
 from plait.search.score import Scorer
 from plait.search.seeds import seeds
@@ -35,6 +35,7 @@ from plait.search.wishes import Wishes, check_wishes
 
 DEFAULT_BUDGET = 5.0
 _SEEDING, _IMPROVING = 0.4, 0.6  # of the budget, by when these phases end
+_SPLITTING = ("zb-h1", "zb-h2", "zb-v")
 _IMPROVED = 12  # seeds that local search starts from
 
 
@@ -88,8 +89,8 @@ class _Search:
         if wishes.pins and wishes.num_stages is not None:
             check_stage_counts(wishes.pins, problem.graph, {wishes.num_stages})
         self.loads = fine_loads(problem.graph, problem.costs)
-        self.groups = Groups(problem.cluster, problem.costs)
-        self.scorer = Scorer(problem, self.loads, self.groups, split=False)
+        self.groups = Groups(problem.cluster, problem.costs, wishes.sync or "hierarchical")
+        self.scorer = Scorer(problem, self.loads, self.groups, split=wishes.schedule in (None, SPLIT, *_SPLITTING))
         self.may = Freedom(
             self.limits,
             devices=wishes.replicas is None,

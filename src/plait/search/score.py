@@ -16,19 +16,38 @@ values charged on every boundary they pass: near to the truth and quick, no boun
 
 import math
 from bisect import bisect_right
+from typing import NamedTuple
 
+from plait.plan import DEFAULT_BUCKET_BYTES
 from plait.search.groups import Groups, Member
 from plait.search.layout import Layout
 from plait.search.loads import Loads
 from plait.search.problem import Problem
 
 
+class StageTimes(NamedTuple):
+    """Of one micro-batch on one stage, and what comes after the last of them. A fused backward is all `input`."""
+
+    forward: float
+    input: float
+    weight: float
+    after: float
+
+
+class LayoutTimes(NamedTuple):
+    """What a layout's step is made of. `over` and `under` are transfers across each boundary and back."""
+
+    stages: list[StageTimes]
+    over: list[float]
+    under: list[float]
+    busiest: float  # link, per micro-batch
+
+
 class Scorer:
     """`scorer(layout)`: seconds; infinite where a stage does not fit or may not be split."""
 
     def __init__(self, problem: Problem, loads: Loads, groups: Groups, *, split: bool) -> None:
-        self.problem, self.groups = problem, groups
-        self.waited_for = 0.5 if split else 1.0  # the part of a backward that the stage before waits for
+        self.problem, self.groups, self.split = problem, groups, split
         self.kinds = {name: [column.tolist() for column in vars(kind).values()] for name, kind in loads.kinds.items()}
         self.optimizer = problem.costs.optimizer
         self.trained, self.held = loads.trained_bytes.tolist(), loads.held_bytes.tolist()
@@ -40,21 +59,25 @@ class Scorer:
         self.shared_parameters = [p for p in problem.graph.parameters if p.trainable and len(p.atoms) > 1]
 
     def __call__(self, layout: Layout) -> float:
-        stages = self._stages(layout)
-        if stages is None:
+        times = self.times(layout)
+        if times is None:
             return math.inf
-        there, back, after = (list(column) for column in zip(*stages, strict=True))
-        count = layout.micro_batches
-        over, under, busiest = self._channels(layout, self.problem.batch_size / count)
-        return max(self._longest(there, back, after, over, under, count), count * busiest)
+        return max(_longest(times, layout.micro_batches), layout.micro_batches * times.busiest)
 
-    def times(self, layout: Layout) -> tuple[list[float], list[float], list[float], list[float]]:
-        """Forward and backward of every stage, transfers over every boundary and back; of one micro-batch."""
-        stages = self._stages(layout)
-        assert stages is not None, "only a layout with a finite score has times"
-        there, back, _ = (list(column) for column in zip(*stages, strict=True))
-        over, under, _ = self._channels(layout, self.problem.batch_size / layout.micro_batches)
-        return there, back, over, under
+    def times(self, layout: Layout) -> LayoutTimes | None:
+        """None where a stage does not fit or may not be split."""
+        rows = math.ceil(self.problem.batch_size / layout.micro_batches)
+        if rows < max(map(len, layout.groups)):
+            return None
+        edges = (0, *layout.boundaries, len(self.trained) - 1)
+        part = self.problem.batch_size / layout.micro_batches / rows
+        stages = []
+        for s, tied in enumerate(self._tied(layout)):
+            found = self._stage(layout, s, edges[s], edges[s + 1], rows, part)
+            if found is None:
+                return None
+            stages.append(found._replace(after=found.after + tied))
+        return LayoutTimes(stages, *self._channels(layout, self.problem.batch_size / layout.micro_batches))
 
     def room(self, layout: Layout) -> list[int]:
         """How many micro-batches each stage could hold in its memory."""
@@ -69,21 +92,32 @@ class Scorer:
             found.append(most)
         return found
 
-    def _stages(self, layout: Layout) -> list[tuple[float, float, float]] | None:
-        rows = math.ceil(self.problem.batch_size / layout.micro_batches)
-        if rows < max(map(len, layout.groups)):
+    def _stage(self, layout: Layout, s: int, first: int, last: int, rows: int, part: float) -> StageTimes | None:
+        group = layout.groups[s]
+        if len(group) > 1 and self.mixers[last] > self.mixers[first]:
             return None
-        edges = (0, *layout.boundaries, len(self.trained) - 1)
-        part = self.problem.batch_size / layout.micro_batches / rows
-        tied = self._tied(layout)
-        found = []
-        for s in range(layout.num_stages):
-            times = self._stage(layout, s, edges[s], edges[s + 1], rows, part)
-            if times is None:
+        trained = self.trained[last] - self.trained[first]
+        held = min(layout.num_stages - s, layout.micro_batches)
+        forward = backward = weight = after = 0.0
+        for member in self.groups.members(group, rows):
+            ff, fr, bf, br, _, _, wf, wr = self.kinds[member.kind]
+            own = member.rows * part
+            there = (ff[last] - ff[first] + (fr[last] - fr[first]) * own) / member.speed
+            back = (bf[last] - bf[first] + (br[last] - br[first]) * own) / member.speed
+            later = min((wf[last] - wf[first] + (wr[last] - wr[first]) * own) / member.speed, back)
+            if layout.recompute[s]:
+                back += there
+            forward, backward, weight = max(forward, there), max(backward, back), max(weight, later)
+            step = self.optimizer[member.kind].seconds(trained, self.tensors[last] - self.tensors[first])
+            after = max(after, step / member.speed)
+            once, each = self._bytes(member, layout.recompute[s], first, last)
+            if once + each * held > member.memory_bytes:
                 return None
-            forward, backward, after = times
-            found.append((forward, backward, after + tied[s]))
-        return found
+        if len(group) > 1:
+            per_bucket, per_byte = self.groups.summing(group)
+            after += per_bucket * math.ceil(trained / DEFAULT_BUCKET_BYTES) + per_byte * trained
+        weight = weight if self.split else 0.0
+        return StageTimes(forward, backward - weight, weight, after)
 
     def _tied(self, layout: Layout) -> list[float]:
         """Seconds each stage takes to sum what it shares with other stages."""
@@ -91,65 +125,15 @@ class Scorer:
         for parameter in self.shared_parameters:
             stages = sorted({bisect_right(layout.boundaries, atom) for atom in parameter.atoms})
             if len(stages) > 1:
-                fixed, per_byte = self.groups.summing(tuple(sorted({d for s in stages for d in layout.groups[s]})))
+                devices = tuple(sorted({device for s in stages for device in layout.groups[s]}))
+                fixed, per_byte = self.groups.summing(devices)
                 for s in stages:
                     seconds[s] += fixed + per_byte * parameter.num_bytes
         return seconds
 
-    def _longest(
-        self,
-        there: list[float],
-        back: list[float],
-        after: list[float],
-        over: list[float],
-        under: list[float],
-        count: int,
-    ) -> float:
-        """The load and channel certificates, in one pass."""
-        waited = self.waited_for
-        head, chain, longest = 0.0, 0.0, 0.0
-        for s, (forward, backward, tail) in enumerate(zip(there, back, after, strict=True)):
-            put_off = min(count, s + 1) * (1 - waited) * backward
-            if s:
-                chain += under[s - 1]
-                channel = count * max(over[s - 1], under[s - 1])
-                longest = max(longest, head - over[s - 1] + channel + forward + waited * backward + chain)
-            longest = max(longest, head + count * (forward + backward) + max(tail, chain - put_off))
-            chain = max(waited * backward + chain, backward + tail) if s else backward + tail
-            head += forward + (over[s] if s < len(over) else 0.0)
-        return longest
-
-    def _stage(
-        self, layout: Layout, s: int, first: int, last: int, rows: int, part: float
-    ) -> tuple[float, float, float] | None:
-        """Forward, backward, and gradient sum with step; None where the stage cannot be."""
-        group = layout.groups[s]
-        if len(group) > 1 and self.mixers[last] > self.mixers[first]:
-            return None
-        trained = self.trained[last] - self.trained[first]
-        held = min(layout.num_stages - s, layout.micro_batches)
-        forward = backward = step = 0.0
-        for member in self.groups.members(group, rows):
-            ff, fr, bf, br, *_ = self.kinds[member.kind]
-            own = member.rows * part
-            there = (ff[last] - ff[first] + (fr[last] - fr[first]) * own) / member.speed
-            back = (bf[last] - bf[first] + (br[last] - br[first]) * own) / member.speed
-            if layout.recompute[s]:
-                back += there
-            forward, backward = max(forward, there), max(backward, back)
-            cost = self.optimizer[member.kind]
-            step = max(step, cost.seconds(trained, self.tensors[last] - self.tensors[first]) / member.speed)
-            once, each = self._bytes(member, layout.recompute[s], first, last)
-            if once + each * held > member.memory_bytes:
-                return None
-        if len(group) > 1:
-            fixed, per_byte = self.groups.summing(group)
-            step += fixed + per_byte * trained
-        return forward, backward, step
-
     def _bytes(self, member: Member, recompute: bool, first: int, last: int) -> tuple[float, float]:
         """What a device holds once, and for each micro-batch in flight."""
-        *_, sf, sr = self.kinds[member.kind]
+        *_, sf, sr, _, _ = self.kinds[member.kind]
         saved = sf[last] - sf[first] + (sr[last] - sr[first]) * member.rows
         received = self.crossing[0][first] * member.rows + self.crossing[1][first]
         leaving = self.crossing[0][last] * member.rows + self.crossing[1][last]
@@ -171,3 +155,18 @@ class Scorer:
                 busy[channel] = busy.get(channel, 0.0) + forward * share
                 busy[channel ^ 1] = busy.get(channel ^ 1, 0.0) + backward * share
         return over, under, max(busy.values(), default=0.0)
+
+
+def _longest(times: LayoutTimes, count: int) -> float:
+    """The load and channel certificates, in one pass: `head` is h_s, `chain` what follows the last gradient sent on."""
+    head, chain, longest = 0.0, 0.0, 0.0
+    for s, (forward, back, weight, after) in enumerate(times.stages):
+        if s:
+            over, under = times.over[s - 1], times.under[s - 1]
+            chain += under
+            longest = max(longest, head - over + count * max(over, under) + forward + back + chain)
+        put_off = min(count, s + 1) * weight
+        longest = max(longest, head + count * (forward + back + weight) + max(after, chain - put_off))
+        chain = max(back + chain, back + weight + after)
+        head += forward + (times.over[s] if s < len(times.over) else 0.0)
+    return longest
