@@ -1,6 +1,7 @@
 """The noun `Layout`: which atoms on which devices in how many micro-batches; a plan but for its order."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from plait.plan import Plan, StagePlan
@@ -21,6 +22,14 @@ class Layout:
     @property
     def num_stages(self) -> int:
         return len(self.groups)
+
+    @cached_property
+    def positions(self) -> list[list[int]]:
+        """Stages by the group that holds them."""
+        found: dict[Group, list[int]] = {}
+        for stage, group in enumerate(self.groups):
+            found.setdefault(group, []).append(stage)
+        return list(found.values())
 
     def plan(self, problem: Problem, groups: Groups, schedule: str, **choices: Any) -> Plan:
         edges = (0, *self.boundaries, len(problem.graph.atoms))

@@ -36,11 +36,14 @@ def orders(layout: Layout, problem: Problem, groups: Groups, scorer: Scorer, wan
 
 
 def _limits(layout: Layout, room: list[int], *, split: bool) -> Iterator[list[int]]:
-    """In-flight limits per stage, each within what its memory has room for."""
-    stages, seen = layout.num_stages, set()
+    """In-flight limits per position, each within what its memory has room for."""
+    positions, seen = len(layout.positions), set()
     for ahead in (1, 2, layout.micro_batches):
-        wished = [stages if split and ahead == 1 else ahead * (stages - s - 1) + ahead for s in range(stages)]
-        limits = [max(1, min(a, b, layout.micro_batches)) for a, b in zip(wished, room, strict=True)]
+        limits = []
+        for place, stages in enumerate(layout.positions):
+            wished = positions if split and ahead == 1 else ahead * (positions - place)
+            most = layout.micro_batches * len(stages)
+            limits.append(max(len(stages), min(wished * len(stages), room[place], most)))
         if tuple(limits) not in seen:
             seen.add(tuple(limits))
             yield limits
@@ -57,7 +60,6 @@ def _swept(layout: Layout, scorer: Scorer, limits: list[int], *, split: bool) ->
     def transfer(boundary: int, gradient: bool) -> float:
         return (times.under if gradient else times.over)[boundary]
 
-    positions = [[stage] for stage in range(layout.num_stages)]
     return sweep(
-        positions, layout.micro_batches, seconds=seconds, transfer_seconds=transfer, limits=limits, split=split
+        layout.positions, layout.micro_batches, seconds=seconds, transfer_seconds=transfer, limits=limits, split=split
     )

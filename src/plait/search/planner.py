@@ -27,15 +27,18 @@ from plait.search.judge import Candidate, evaluate
 from plait.search.layout import Layout
 from plait.search.loads import fine_loads
 from plait.search.local_search import Freedom, improved
-from plait.search.orders import SPLIT, orders
+from plait.search.orders import FUSED, SPLIT, orders
 from plait.search.problem import Problem
 from plait.search.score import Scorer
 from plait.search.seeds import seeds
+from plait.search.virtual import virtual_layouts
 from plait.search.wishes import Wishes, check_wishes
 
 DEFAULT_BUDGET = 5.0
 _SEEDING, _IMPROVING = 0.4, 0.6  # of the budget, by when these phases end
 _SPLITTING = ("zb-h1", "zb-h2", "zb-v")
+MANY_STAGES = ("interleaved", "zb-v")
+_VIRTUAL = 3  # layouts of which those with several stages at a position are made
 _IMPROVED = 12  # seeds that local search starts from
 
 
@@ -101,7 +104,7 @@ class _Search:
         self.rejected: list[tuple[str, str]] = []
 
     def run(self) -> list[Candidate]:
-        layouts = self._improved(self._seeds())
+        layouts = self._with_virtual(self._improved(self._seeds()))
         found = sorted(self._judged(layouts), key=lambda c: (c.step_seconds, c.plan.num_ranks))
         if not found:
             raise PlaitError(self._nothing_fits())
@@ -130,12 +133,22 @@ class _Search:
         best = sorted(scored, key=scored.__getitem__)
         return [*best, *(layout for layout in chosen if layout not in scored)]
 
+    def _with_virtual(self, layouts: list[Layout]) -> list[Layout]:
+        """Beside the best layouts, those with several stages at each of their positions."""
+        schedule = self.wishes.schedule
+        if schedule in MANY_STAGES:
+            return [v for layout in layouts for v in virtual_layouts(layout, self.problem, self.limits, schedule)]
+        if schedule not in (None, SPLIT, FUSED):
+            return layouts
+        virtual = (virtual_layouts(layout, self.problem, self.limits, None) for layout in layouts[:_VIRTUAL])
+        return [*layouts[:_VIRTUAL], *(layout for found in virtual for layout in found), *layouts[_VIRTUAL:]]
+
     def _judged(self, layouts: Sequence[Layout]) -> Iterator[Candidate]:
         """The best order of every layout first, then the next best ones, until time is up or all have been seen."""
         waiting = [
             iter(orders(layout, self.problem, self.groups, self.scorer, self.wishes.schedule))
             for layout in layouts
-            if self.scorer(layout) < float("inf")
+            if self.scorer.times(layout) is not None
         ]
         judged = 0
         while waiting:

@@ -67,7 +67,7 @@ class Scorer:
     def times(self, layout: Layout) -> LayoutTimes | None:
         """None where a stage does not fit or may not be split."""
         rows = math.ceil(self.problem.batch_size / layout.micro_batches)
-        if rows < max(map(len, layout.groups)):
+        if layout.micro_batches * max(map(len, layout.groups)) > self.problem.batch_size:
             return None
         edges = (0, *layout.boundaries, len(self.trained) - 1)
         part = self.problem.batch_size / layout.micro_batches / rows
@@ -80,15 +80,16 @@ class Scorer:
         return LayoutTimes(stages, *self._channels(layout, self.problem.batch_size / layout.micro_batches))
 
     def room(self, layout: Layout) -> list[int]:
-        """How many micro-batches each stage could hold in its memory."""
+        """How many micro-batches each position could hold in its memory, each of its stages' counted."""
         rows = math.ceil(self.problem.batch_size / layout.micro_batches)
         edges = (0, *layout.boundaries, len(self.trained) - 1)
         found = []
-        for s, group in enumerate(layout.groups):
-            most = layout.micro_batches
-            for member in self.groups.members(group, rows):
-                once, each = self._bytes(member, layout.recompute[s], edges[s], edges[s + 1])
-                most = min(most, int((member.memory_bytes - once) / max(each, 1e-9)))
+        for stages in layout.positions:
+            most = layout.micro_batches * len(stages)
+            for member in self.groups.members(layout.groups[stages[0]], rows):
+                needs = [self._bytes(member, layout.recompute[s], edges[s], edges[s + 1]) for s in stages]
+                free = member.memory_bytes - sum(once for once, _ in needs)
+                most = min(most, int(free / max(1e-9, *(each for _, each in needs))))
             found.append(most)
         return found
 
@@ -97,7 +98,7 @@ class Scorer:
         if len(group) > 1 and self.mixers[last] > self.mixers[first]:
             return None
         trained = self.trained[last] - self.trained[first]
-        held = min(layout.num_stages - s, layout.micro_batches)
+        held = min(len(layout.positions) - s % len(layout.positions), layout.micro_batches)
         forward = backward = weight = after = 0.0
         for member in self.groups.members(group, rows):
             ff, fr, bf, br, _, _, wf, wr = self.kinds[member.kind]
