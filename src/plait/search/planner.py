@@ -30,7 +30,7 @@ from plait.search.local_search import Freedom, improved
 from plait.search.orders import FUSED, SPLIT, orders
 from plait.search.problem import Problem
 from plait.search.score import Scorer
-from plait.search.seeds import seeds
+from plait.search.seeds import least_memory, seeds
 from plait.search.virtual import virtual_layouts
 from plait.search.wishes import Wishes, check_wishes
 
@@ -89,8 +89,9 @@ class _Search:
     def __init__(self, problem: Problem, wishes: Wishes, start: float, budget_seconds: float) -> None:
         self.problem, self.wishes, self.start, self.budget = problem, wishes, start, budget_seconds
         self.limits = limits_of(wishes.pins, problem.graph)
-        if wishes.pins and wishes.num_stages is not None:
-            check_stage_counts(wishes.pins, problem.graph, {wishes.num_stages})
+        if wishes.pins:
+            counts = {wishes.num_stages} if wishes.num_stages else range(1, len(problem.cluster.devices) + 1)
+            check_stage_counts(wishes.pins, problem.graph, set(counts))
         self.loads = fine_loads(problem.graph, problem.costs)
         self.groups = Groups(problem.cluster, problem.costs, wishes.sync or "hierarchical")
         self.scorer = Scorer(problem, self.loads, self.groups, split=wishes.schedule in (None, SPLIT, *_SPLITTING))
@@ -138,7 +139,7 @@ class _Search:
         schedule = self.wishes.schedule
         if schedule in MANY_STAGES:
             return [v for layout in layouts for v in virtual_layouts(layout, self.problem, self.limits, schedule)]
-        if schedule not in (None, SPLIT, FUSED):
+        if schedule not in (None, SPLIT, FUSED) or self.wishes.num_stages is not None or self.limits.held:
             return layouts
         virtual = (virtual_layouts(layout, self.problem, self.limits, None) for layout in layouts[:_VIRTUAL])
         return [*layouts[:_VIRTUAL], *(layout for found in virtual for layout in found), *layouts[_VIRTUAL:]]
@@ -168,11 +169,16 @@ class _Search:
                 yield candidate
 
     def _nothing_fits(self) -> str:
-        if self.rejected:
-            return self.rejected[0][1]
+        """Why even the plan that takes the least memory cannot run."""
+        smallest = least_memory(self.problem, self.wishes, self.limits)
+        for plan in orders(smallest, self.problem, self.groups, self.scorer, self.wishes.schedule or "1f1b"):
+            try:
+                evaluate(plan, self.problem.graph, self.problem.costs, check=False)
+            except PlaitError as error:
+                return str(error)
         return (
-            f"no plan for batch size {self.problem.batch_size} on {len(self.problem.cluster.devices)} devices with "
-            f"{self.wishes} exists; loosen a wish."
+            f"no plan was found for batch size {self.problem.batch_size} on {len(self.problem.cluster.devices)} "
+            f"devices with {self.wishes}. Loosen a wish, or give the search more time with --budget."
         )
 
 

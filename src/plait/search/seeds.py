@@ -3,13 +3,14 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from itertools import accumulate, permutations
 
 from plait.search.device_order import device_order
 from plait.search.groups import Groups
 from plait.search.layout import Layout, layout_of
 from plait.search.limits import Limits
 from plait.search.loads import Loads, coarse_loads
+from plait.search.partition import balanced_boundaries
 from plait.search.prm import Asked, shapes
 from plait.search.problem import Problem
 from plait.search.wishes import Wishes
@@ -44,6 +45,19 @@ def seeds(
                     )
                     found = shapes(coarse, problem.costs, groups, order, asked, limits, grain)
                     yield from (layout_of(shape, micro_batches) for shape in found[:_KEPT])
+
+
+def least_memory(problem: Problem, wishes: Wishes, limits: Limits) -> Layout:
+    """As many stages as may be, each with a device or what the user fixed, of micro-batches as small as may be."""
+    devices = device_order(problem.cluster)
+    most = min(len(devices), max(limits.stage_counts))
+    replicas = wishes.replicas or (1,) * (wishes.num_stages or most)
+    ends = list(accumulate(replicas))
+    groups = [tuple(devices[end - count : end]) for end, count in zip(ends, replicas, strict=True)]
+    count = wishes.micro_batches or problem.batch_size // max(replicas)
+    rows = math.ceil(problem.batch_size / count)
+    boundaries = balanced_boundaries(problem.graph, problem.costs, problem.cluster, groups, rows, limits)
+    return Layout(tuple(boundaries), tuple(groups), (wishes.recompute is not False,) * len(groups), count)
 
 
 def micro_batch_counts(problem: Problem, wishes: Wishes) -> list[int]:
