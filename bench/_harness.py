@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,10 +14,14 @@ import torch
 RESULTS = Path(__file__).parent / "results"
 
 
-def arguments(description: str) -> argparse.Namespace:
+def arguments(
+    description: str, more: Callable[[argparse.ArgumentParser], object] = lambda parser: None
+) -> argparse.Namespace:
+    """The flags all benches have, and those that `more` adds."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="about a minute")
     parser.add_argument("--check", action="store_true", help="exit 1 when what the bench claims does not hold")
+    more(parser)
     return parser.parse_args()
 
 
