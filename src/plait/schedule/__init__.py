@@ -1,20 +1,28 @@
-"""Orders of micro-batches: one file per schedule."""
+"""Orders of micro-batches: one file per schedule, `recipes` for all of them by name, `sweep` for those of one's own."""
 
-from collections.abc import Callable
+from plait.schedule.check import check_schedule
+from plait.schedule.csv_file import read_csv, write_csv
+from plait.schedule.lanes import lanes_text, schedule_from_lanes
+from plait.schedule.recipes import RECIPES, SCHEDULES, Recipe, make_schedule, positions_for
+from plait.schedule.schedule import Action, Kind, Positions, Schedule, parse_action
+from plait.schedule.sweep import Swept, sweep
 
-from plait.errors import PlaitError
-from plait.schedule.gpipe import gpipe
-from plait.schedule.one_f_one_b import one_f_one_b
-from plait.schedule.schedule import Action, Positions, Schedule, parse_action
-
-SCHEDULES: dict[str, Callable[[Positions, int], Schedule]] = {"gpipe": gpipe, "1f1b": one_f_one_b}
-
-
-def make_schedule(name: str, positions: Positions, micro_batches: int) -> Schedule:
-    """The order of actions at every position of a pipeline. Raises PlaitError where `name` does not fit them."""
-    if name not in SCHEDULES:
-        raise PlaitError(f"unknown schedule {name!r}; choose one of {', '.join(SCHEDULES)}.")
-    return SCHEDULES[name](positions, micro_batches)
-
-
-__all__ = ["SCHEDULES", "Action", "Positions", "Schedule", "gpipe", "make_schedule", "one_f_one_b", "parse_action"]
+__all__ = [
+    "RECIPES",
+    "SCHEDULES",
+    "Action",
+    "Kind",
+    "Positions",
+    "Recipe",
+    "Schedule",
+    "Swept",
+    "check_schedule",
+    "lanes_text",
+    "make_schedule",
+    "parse_action",
+    "positions_for",
+    "read_csv",
+    "schedule_from_lanes",
+    "sweep",
+    "write_csv",
+]

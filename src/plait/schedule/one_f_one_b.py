@@ -1,6 +1,7 @@
 """1F1B: after a warm-up, one forward and one backward in turn, so that at most S - s micro-batches are held."""
 
-from plait.schedule.schedule import Action, Positions, Schedule, only_stages
+from plait.schedule.placement import check_fit
+from plait.schedule.schedule import Action, Positions, Schedule
 
 
 def one_f_one_b(positions: Positions, micro_batches: int) -> Schedule:
@@ -8,8 +9,8 @@ def one_f_one_b(positions: Positions, micro_batches: int) -> Schedule:
     >>> [str(action) for action in one_f_one_b([[0], [1]], 3).lanes[0]]
     ['0F0', '0F1', '0B0', '0F2', '0B1', '0B2']
     """
-    stages = only_stages("1f1b", positions)
-    return Schedule("1f1b", tuple(_lane(stage, len(stages), micro_batches) for stage in stages))
+    check_fit("1f1b", "line", positions, micro_batches)
+    return Schedule("1f1b", tuple(_lane(stage, len(positions), micro_batches) for (stage,) in positions))
 
 
 def _lane(stage: int, num_stages: int, micro_batches: int) -> tuple[Action, ...]:

@@ -35,17 +35,6 @@ def parse_action(text: str) -> Action:
     return Action(int(match[1]), match[2], int(match[3]))  # type: ignore[arg-type]
 
 
-def only_stages(name: str, positions: Positions) -> list[int]:
-    """The one stage of each position. Raises PlaitError where a position holds several."""
-    for place, stages in enumerate(positions):
-        if len(stages) > 1:
-            raise PlaitError(
-                f"schedule {name} has one stage at each position, but position {place} holds stages "
-                f"{', '.join(map(str, stages))}. Use interleaved or zb-v, or give each stage devices of its own."
-            )
-    return [stage for (stage,) in positions]
-
-
 @dataclass(frozen=True)
 class Schedule:
     """`lanes[p]` is what pipeline position p does, in order."""
