@@ -5,9 +5,10 @@ rank of every test gets a copy.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from in_process import ThreadTransport, on_threads
 from torch import Tensor, nn
 
 from plait.cli.verify import largest_difference
-from plait.cluster import local_cluster
+from plait.cluster import Cluster, local_cluster
 from plait.graph import Model, batch_rows, build_graph
 from plait.jobs import load_job
 from plait.plan import Plan, StagePlan, micro_batch_sizes
@@ -107,21 +108,31 @@ def make_plan(
     schedule: str = "1f1b",
     shares: Sequence[Sequence[float]] | None = None,
     boundaries: Sequence[int] | None = None,
+    placement: Sequence[int] | None = None,
+    recompute: Collection[int] = (),
+    cluster: Cluster | None = None,
     **options: Any,
 ) -> Plan:
-    graph, stages = case.model.graph, []
-    inner = (
-        boundaries if boundaries is not None else [len(graph.atoms) * i // len(layout) for i in range(1, len(layout))]
-    )
-    edges, device = [0, *inner, len(graph.atoms)], 0
-    for index, replicas in enumerate(layout):
-        weights = tuple(shares[index]) if shares else (1.0,) * replicas
-        stages.append(StagePlan(edges[index], edges[index + 1], tuple(range(device, device + replicas)), weights))
-        device += replicas
+    """`layout` has the replicas at each position, `placement` each stage's position (one stage at each, in order)."""
+    graph, atoms = case.model.graph, len(case.model.graph.atoms)
+    places = list(range(len(layout))) if placement is None else placement
+    inner = boundaries if boundaries is not None else [atoms * i // len(places) for i in range(1, len(places))]
+    edges = [0, *inner, atoms]
+    first = list(accumulate(layout, initial=0))
+    stages = [
+        StagePlan(
+            edges[index],
+            edges[index + 1],
+            tuple(range(first[place], first[place + 1])),
+            tuple(shares[place]) if shares else (1.0,) * layout[place],
+            recompute=index in recompute,
+        )
+        for index, place in enumerate(places)
+    ]
     return Plan(
         graph.name,
         graph.fingerprint,
-        local_cluster(device),
+        cluster or local_cluster(sum(layout)),
         batch_rows(case.batches[0]),
         micro_batches,
         schedule,

@@ -1,6 +1,5 @@
 """Ranks as threads of one process: the executor's transport for tests that need many small runs."""
 
-import queue
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +15,9 @@ class World:
         self.num_ranks = num_ranks
         self.lock = threading.Lock()
         self.compute = threading.Lock()  # PyTorch's generator is one per process
-        self.queues: dict[tuple[int, int], queue.Queue[Tensor]] = {}
+        self.sent: dict[tuple[int, int], list[Tensor]] = {}
         self.gathers: dict[Any, dict[int, Tensor]] = {}
         self.changed = threading.Condition(self.lock)
-
-    def channel(self, source: int, sink: int) -> "queue.Queue[Tensor]":
-        with self.lock:
-            return self.queues.setdefault((source, sink), queue.Queue())
 
 
 class _Wait:
@@ -31,7 +26,7 @@ class _Wait:
 
 
 class ThreadTransport:
-    """One rank's end. Receives match sends in order, as the program's check promises."""
+    """One rank's end. Receives match sends in the order in which they are posted, whenever they are waited for."""
 
     def __init__(self, world: World, rank: int) -> None:
         self.world = world
@@ -40,14 +35,20 @@ class ThreadTransport:
         self.counts: dict[Any, int] = {}
 
     def send(self, tensor: Tensor, peer: int) -> _Wait:
-        self.world.channel(self.rank, peer).put(tensor.detach().clone())
+        with self.world.changed:
+            self.world.sent.setdefault((self.rank, peer), []).append(tensor.detach().clone())
+            self.world.changed.notify_all()
         return _Wait(lambda: None)
 
     def receive(self, tensor: Tensor, peer: int) -> _Wait:
-        channel = self.world.channel(peer, self.rank)
+        number = self.counts.get(peer, 0)
+        self.counts[peer] = number + 1
 
         def wait() -> None:
-            arrived = channel.get(timeout=LIMIT)
+            with self.world.changed:
+                sent = self.world.sent.setdefault((peer, self.rank), [])
+                assert self.world.changed.wait_for(lambda: len(sent) > number, LIMIT), "nothing arrives"
+                arrived = sent[number]
             assert arrived.shape == tensor.shape and arrived.dtype == tensor.dtype
             with torch.no_grad():
                 tensor.copy_(arrived)
@@ -71,10 +72,22 @@ class ThreadTransport:
         parts = self._take(key, ranks)
         return [parts[rank] for rank in ranks]
 
-    def broadcast(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
-        parts = self.all_gather(tensor, ranks, "broadcast")
-        with torch.no_grad():
-            tensor.copy_(parts[0])
+    def reduce(self, tensor: Tensor, ranks: tuple[int, ...], root: int, purpose: str) -> _Wait:
+        total = tensor if self.rank == root else tensor.clone()
+        pending = self.all_reduce(total, ranks, purpose)
+        if self.rank != root:
+            tensor.fill_(torch.nan)  # as good as whatever torch.distributed leaves there
+        return pending
+
+    def broadcast(self, tensor: Tensor, ranks: tuple[int, ...], root: int, purpose: str = "broadcast") -> _Wait:
+        key = self._key(purpose, ranks)
+        self._give(key, tensor)
+
+        def wait() -> None:
+            with torch.no_grad():
+                tensor.copy_(self._take(key, ranks)[root])
+
+        return _Wait(wait)
 
     def _key(self, purpose: str, ranks: tuple[int, ...]) -> Any:
         number = self.counts.get((purpose, ranks), 0)

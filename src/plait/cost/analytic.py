@@ -46,6 +46,7 @@ class _NodeWork:
 
     forward: tuple[float, float]
     backward: tuple[float, float]
+    weight: tuple[float, float]  # of the backward, what can be put off
     outputs: Outputs
     saved: Saved
     kept_bytes: float | None  # what a device keeps instead, where it runs another form of the operation
@@ -57,6 +58,7 @@ class _Work:
     def __init__(self) -> None:
         self.forward: list[tuple[float, float]] = []
         self.backward: list[tuple[float, float]] = []
+        self.weight: list[tuple[float, float]] = []
         self.saved = 0.0
 
 
@@ -91,6 +93,7 @@ def _cost(kind: Rates, low: _Work, high: _Work) -> AtomCost:
         *line(seconds(low.forward), seconds(high.forward)),
         *line(seconds(low.backward), seconds(high.backward)),
         *line(low.saved, high.saved),
+        *line(seconds(low.weight), seconds(high.weight)),
     )
 
 
@@ -111,6 +114,7 @@ def _work(model: Model, batch: Any, rows: int) -> list[_Work]:
         work[index].forward.append(node.forward)
         if run.node in model.needs_gradient:
             work[index].backward.append(node.backward)
+            work[index].weight.append(node.weight)
         work[index].saved += newly if node.kept_bytes is None else node.kept_bytes
     return work
 
@@ -143,7 +147,26 @@ def _count(run: NodeRun) -> tuple[Any, _NodeWork]:
             run.backward(outputs)
         backward = counter.get_total_flops()
     moved = 0.0 if _only_a_view(run.node) else _bytes(run.inputs) + _bytes(run.parameters) + _bytes(outputs)
-    return outputs, _NodeWork((forward, moved), (backward, 2 * moved), Outputs(outputs, run.given), saved, kept_bytes)
+    return outputs, _NodeWork(
+        forward=(forward, moved),
+        backward=(backward, 2 * moved),
+        weight=_put_off(run, (backward, 2 * moved), moved),
+        outputs=Outputs(outputs, run.given),
+        saved=saved,
+        kept_bytes=kept_bytes,
+    )
+
+
+def _put_off(run: NodeRun, backward: tuple[float, float], moved: float) -> tuple[float, float]:
+    """Gradients of weights alone: they read what came in and the gradient of what went out."""
+    if run.weight_backward is None:
+        return 0.0, 0.0
+    if run.weights_alone:
+        return backward
+    outputs = run.forward()
+    with FlopCounterMode(display=False) as counter:
+        run.weight_backward(outputs)
+    return counter.get_total_flops(), moved
 
 
 def _attention(node: fx.Node, inputs: tuple[Tensor, ...]) -> float | None:

@@ -11,7 +11,7 @@ import torch
 
 from plait.cost.costs import Costs
 
-_VERSION = 2
+_VERSION = 3
 
 
 def cache_directory() -> Path:

@@ -2,6 +2,7 @@
 
 Its times are taken as those of the first kind of device; another kind takes them longer or shorter by the ratio of
 what the two sustain (peak times efficiency). They were measured at one size, so all of a time grows with the rows.
+Where there are weights, half of a backward is taken to be for their gradients.
 """
 
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ def _sustained(kind: Rates) -> float:
 
 def _cost(profile: Profile, nodes: Sequence[str], slower: float) -> AtomCost:
     ways = [profile.node_by_name[name].plain for name in nodes]
+    weight_seconds = sum(way.backward_seconds for way in ways if way.parameter_bytes > 0) / 2
     return AtomCost(
         forward_fixed=0.0,
         forward_per_row=slower * sum(way.forward_seconds for way in ways),
@@ -41,6 +43,8 @@ def _cost(profile: Profile, nodes: Sequence[str], slower: float) -> AtomCost:
         backward_per_row=slower * sum(way.backward_seconds for way in ways),
         saved_fixed=0.0,
         saved_per_row=sum(way.saved_bytes for way in ways),
+        weight_fixed=0.0,
+        weight_per_row=slower * weight_seconds,
     )
 
 

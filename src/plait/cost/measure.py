@@ -26,6 +26,7 @@ from plait.graph.stage import build_stage, place_stage
 class _Sample:
     forward: float
     backward: float
+    weight: float  # the part of the backward that can be put off
     saved: float
 
 
@@ -35,6 +36,7 @@ class _NodeTimes:
 
     forward: float
     backward: float
+    weight: float
     saved: Saved
 
 
@@ -65,7 +67,12 @@ def _fit(low: int, high: int, a: _Sample, b: _Sample) -> AtomCost:
         fixed = max(y - slope * high, 0.0)
         return fixed, (y - fixed) / high
 
-    return AtomCost(*line(a.forward, b.forward), *line(a.backward, b.backward), *line(a.saved, b.saved))
+    return AtomCost(
+        *line(a.forward, b.forward),
+        *line(a.backward, b.backward),
+        *line(a.saved, b.saved),
+        *line(a.weight, b.weight),
+    )
 
 
 def _atoms_alone(
@@ -82,7 +89,7 @@ def _atoms_alone(
             outputs, known[run.alike] = _timed(run, repeats, device)
         times = known[run.alike]
         newly = saved.add(times.saved, run.given, outputs)
-        nodes[run.node.name] = _Sample(times.forward, times.backward, newly)
+        nodes[run.node.name] = _Sample(times.forward, times.backward, times.weight, newly)
     return [_total(nodes, atom.nodes) for atom in model.graph.atoms]
 
 
@@ -91,13 +98,24 @@ def _timed(run: NodeRun, repeats: int, device: torch.device | str) -> tuple[Any,
     outputs, saved = record_saved(run.forward, run.given)
     run.backward(outputs)
     forward = _seconds(run.forward, repeats, device)
-    both = _seconds(run.there_and_back, repeats, device)
-    return outputs, _NodeTimes(forward, max(both - forward, 0.0), saved)
+    backward = max(_seconds(run.there_and_back, repeats, device) - forward, 0.0)
+    if run.weight_backward is None:
+        weight = 0.0
+    elif run.weights_alone:
+        weight = backward
+    else:
+        weight = min(max(_seconds(run.there_and_to_weights, repeats, device) - forward, 0.0), backward)
+    return outputs, _NodeTimes(forward, backward, weight, saved)
 
 
 def _total(nodes: Mapping[str, _Sample], names: tuple[str, ...]) -> _Sample:
     parts = [nodes[name] for name in names]
-    return _Sample(sum(p.forward for p in parts), sum(p.backward for p in parts), sum(p.saved for p in parts))
+    return _Sample(
+        sum(p.forward for p in parts),
+        sum(p.backward for p in parts),
+        sum(p.weight for p in parts),
+        sum(p.saved for p in parts),
+    )
 
 
 def _in_one_piece(
@@ -130,7 +148,7 @@ def _scaled(atoms: list[_Sample], forward_seconds: float, backward_seconds: floa
     """The atoms, so that their sums are what the whole graph takes."""
     forward = forward_seconds / max(sum(a.forward for a in atoms), 1e-12)
     backward = backward_seconds / max(sum(a.backward for a in atoms), 1e-12)
-    return [_Sample(a.forward * forward, a.backward * backward, a.saved) for a in atoms]
+    return [_Sample(a.forward * forward, a.backward * backward, a.weight * backward, a.saved) for a in atoms]
 
 
 def _seconds(run: Callable[[], Any], repeats: int, device: torch.device | str) -> float:

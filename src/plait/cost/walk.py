@@ -1,8 +1,9 @@
 """Running a captured graph node by node, each with its own backward, to see what every node costs."""
 
 import copy
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, fx, nn
 from plait.cost.saved import same_memory, tensors_in
 from plait.graph import Model
 from plait.graph.aliases import alias_sets, mutated_inputs
+from plait.graph.build import parameter_name
+from plait.graph.deferred import deferrable
 from plait.graph.devices import move_arguments, move_graph
 from plait.graph.randomness import Randomness, seeded
 from plait.graph.regions import choose, choose_longer
@@ -21,6 +24,8 @@ from plait.graph.regions import choose, choose_longer
 class NodeRun:
     """One node ready to be run, as often as wanted: `forward()` gives outputs, `backward(outputs)` runs them back.
 
+    `weight_backward(outputs)` is the part of the backward that can be put off, where there is one: all of it if
+    `weights_alone` have gradients.
     Nodes with an equal `alike` cost the same and save the same of what they are `given`: all tensors they read.
     Who knows the outputs without running it hands them to `keep`, for the nodes that read them.
     """
@@ -29,6 +34,8 @@ class NodeRun:
     alike: Hashable
     forward: Callable[[], Any]
     backward: Callable[[Any], None]
+    weight_backward: Callable[[Any], None] | None
+    weights_alone: bool
     keep: Callable[[Any], Any]
     inputs: tuple[Tensor, ...]
     parameters: tuple[Tensor, ...]
@@ -36,6 +43,10 @@ class NodeRun:
 
     def there_and_back(self) -> None:
         self.backward(self.forward())
+
+    def there_and_to_weights(self) -> None:
+        assert self.weight_backward is not None
+        self.weight_backward(self.forward())
 
 
 def batch_inputs(model: Model, batch: Any, rows: int, device: torch.device | str) -> dict[str, Tensor]:
@@ -72,6 +83,12 @@ def walk(model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.de
         for source in node.all_input_nodes:
             if last_use[source] is node and source.op == "call_function":
                 values.pop(source, None)
+
+
+def _comes_in_time(model: Model, source: fx.Node) -> bool:
+    """Is this a parameter whose gradient may come after those of activations?"""
+    name = parameter_name(model.captured, source)
+    return any(p.name == name and p.trainable and not p.may_be_skipped for p in model.graph.parameters)
 
 
 def _overwritten(graph: fx.Graph) -> set[fx.Node]:
@@ -114,7 +131,9 @@ def _prepare(
     *,
     differentiable: bool,
 ) -> NodeRun:
-    leaves: list[Tensor] = []
+    leaves: dict[fx.Node, Tensor] = {}
+    found = deferrable(node, lambda source: _comes_in_time(model, source)) if differentiable else None
+    weights = found.weights if found is not None else ()
 
     def take(source: fx.Node) -> Any:
         value = values[source]
@@ -122,7 +141,7 @@ def _prepare(
             return value
         value = value.detach()
         if differentiable and source in model.needs_gradient and value.is_floating_point():
-            leaves.append(value.requires_grad_())
+            value = leaves.setdefault(source, value.requires_grad_())
         return value
 
     args = move_arguments(fx.map_arg(node.args, take), torch.device(device))
@@ -138,18 +157,21 @@ def _prepare(
             kept.append(pytree.tree_map_only(Tensor, Tensor.detach, result))
         return result
 
-    def backward(outputs: Any) -> None:
+    def backward_to(targets: Sequence[Tensor], outputs: Any) -> None:
         tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.requires_grad]
-        if tensors and leaves:
-            torch.autograd.grad(tensors, leaves, [torch.ones_like(t) for t in tensors], allow_unused=True)
+        if tensors and targets:
+            torch.autograd.grad(tensors, targets, [torch.ones_like(t) for t in tensors], allow_unused=True)
 
+    own = [leaf for source, leaf in leaves.items() if source in weights]
     sources = [n for n in node.all_input_nodes if isinstance(values[n], Tensor)]
     given = tuple(tensors_in([values[n] for n in node.all_input_nodes]))
     return NodeRun(
         node=node,
-        alike=(model.alike[node], differentiable, same_memory(given)),
+        alike=(model.alike[node], differentiable, same_memory(given), bool(own)),
         forward=lambda: keep(target(*args, **kwargs)),
-        backward=backward,
+        backward=partial(backward_to, list(leaves.values())),
+        weight_backward=partial(backward_to, own) if own else None,
+        weights_alone=len(own) == len(leaves),
         keep=keep,
         inputs=tuple(values[n] for n in sources if n.op != "get_attr"),
         parameters=tuple(values[n] for n in sources if n.op == "get_attr"),

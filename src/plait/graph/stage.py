@@ -2,7 +2,8 @@
 
 A stage is called with the number of rows, the batch inputs it reads and the values it receives, and
 returns the values it sends and, on the last stage, the loss. Nothing else reaches it, so its forward
-can run anywhere and its backward is `torch.autograd.backward(outputs, gradients)`.
+can run anywhere and its backward is `torch.autograd.backward(outputs, gradients)`; with `split_backward` that puts
+the gradients of weights off.
 """
 
 from collections.abc import Iterable, Set
@@ -12,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from plait.graph.aliases import is_training_batch_norm
+from plait.graph.aliases import alias_sets, is_training_batch_norm, mutated_inputs
 from plait.graph.build import Model, parameter_name
 from plait.graph.capture.sizes import ROWS
 from plait.graph.cut import StageCut
+from plait.graph.deferred import WeightGradients, deferrable
 from plait.graph.devices import move_graph
 from plait.graph.mixing import CROSS_ENTROPIES, MEAN
 from plait.graph.normalise import RANDOMNESS
@@ -25,6 +27,7 @@ from plait.graph.synced import batch_norm_over_replicas, count_targets, cross_en
 
 REPLICAS = "replicas"
 ROW_SHARE = "row_share"
+WEIGHT_GRADIENTS = "weight_gradients"
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class StageCode:
     """`module(rows, *inputs, *received, [row_share, *target_totals]) -> (*sends, [loss])`.
 
     `count_targets(rows, *inputs)` gives the target totals of a whole micro-batch; both it and the last
-    arguments exist only where the stage's rows are split over replicas.
+    arguments exist only where the stage's rows are split over replicas. A backward leaves what it puts off in
+    `weight_gradients`.
     """
 
     cut: StageCut
@@ -41,6 +45,7 @@ class StageCode:
     randomness: Randomness
     count_targets: fx.GraphModule | None
     split_rows: bool
+    weight_gradients: WeightGradients
 
     @property
     def modules(self) -> tuple[fx.GraphModule, ...]:
@@ -55,27 +60,41 @@ class StageCode:
         return {p.name: found[p.name] for p in self.cut.parameters if p.is_buffer}
 
 
-def build_stage(model: Model, cut: StageCut, *, split_rows: bool = False, replicas: Any = None) -> StageCode:
-    """The code of `cut`. With `split_rows`, operations that mix rows go over `replicas`."""
+def build_stage(
+    model: Model,
+    cut: StageCut,
+    *,
+    split_rows: bool = False,
+    replicas: Any = None,
+    split_backward: bool = False,
+) -> StageCode:
+    """The code of `cut`.
+
+    With `split_rows`, operations that mix rows go over `replicas`. With `split_backward`, the gradients of weights are
+    put off as far as `graph.deferred` knows how.
+    """
     # In the order of the model's code, whatever that of the atoms: gradients are then added up in the same order too.
     nodes = sorted(node for atom in model.atom_nodes[cut.start : cut.end] for node in atom)
     writer = _Writer(model, cut)
     totals = _target_totals(nodes) if split_rows else []
     writer.declare(nodes, totals)
     for node in nodes:
-        writer.write(node, writer.over_replicas(node) if split_rows else None)
+        call = writer.over_replicas(node) if split_rows else None
+        writer.write(node, call or (writer.with_weights_later(node) if split_backward else None))
     outputs = [writer.new[_node_named(model, value.name)] for value in cut.sends]
     if cut.has_loss:
         outputs.append(writer.new[_loss_node(model)])
     writer.graph.output(tuple(outputs))
-    randomness = Randomness()
+    randomness, weight_gradients = Randomness(), WeightGradients()
+    extra = {RANDOMNESS: randomness, REPLICAS: replicas, WEIGHT_GRADIENTS: weight_gradients}
     return StageCode(
         cut=cut,
-        module=writer.module({RANDOMNESS: randomness, REPLICAS: replicas}),
+        module=writer.module(extra),
         inputs=tuple(writer.inputs),
         randomness=randomness,
         count_targets=_counter(model, cut, nodes, totals) if totals else None,
         split_rows=split_rows,
+        weight_gradients=weight_gradients,
     )
 
 
@@ -89,6 +108,8 @@ class _Writer:
         self.new: dict[fx.Node, fx.Node] = {}
         self.inputs: list[str] = []
         self.totals: dict[fx.Node, fx.Node] = {}
+        # What a step may leave out altogether is counted by autograd's own hooks, so its gradients come from autograd.
+        self.deferrable = {p.name for p in cut.parameters if p.trainable and not p.may_be_skipped}
 
     def declare(self, nodes: Iterable[fx.Node], totals: list[fx.Node]) -> None:
         """Placeholders, parameters and the free nodes that `nodes` need, in that order."""
@@ -145,6 +166,13 @@ class _Writer:
             mapped = fx.map_arg(args, lambda n: self.new.get(n, n))
             self.new[node] = self.graph.call_function(function, mapped)
 
+    def with_weights_later(self, node: fx.Node) -> tuple[Any, tuple[Any, ...]] | None:
+        """The call that computes a node and puts the gradients of its weights off, where there is one."""
+        found = deferrable(node, lambda source: parameter_name(self.model.captured, source) in self.deferrable)
+        if found is None:
+            return None
+        return found.function, (self.graph.create_node("get_attr", WEIGHT_GRADIENTS), *found.arguments)
+
     def over_replicas(self, node: fx.Node) -> tuple[Any, tuple[Any, ...]] | None:
         """The call that computes a row-mixing node over split rows, None for any other node."""
         if is_training_batch_norm(node):
@@ -177,6 +205,19 @@ class _Writer:
 
     def _reads(self, name: str) -> bool:
         return any(node.op == "get_attr" and node.target == name for node in self.graph.nodes)
+
+
+def written_buffers(model: Model, cut: StageCut) -> frozenset[str]:
+    """The buffers that a forward of the stage overwrites."""
+    sets = alias_sets(model.captured.module.graph)
+    return frozenset(
+        parameter_name(model.captured, member)
+        for nodes in model.atom_nodes[cut.start : cut.end]
+        for node in nodes
+        for target in mutated_inputs(node)
+        for member in sets.members(target)
+        if member.op == "get_attr"
+    )
 
 
 def _attribute(module: nn.Module, target: str) -> Any:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from plait.graph import Value
 from plait.program import Instruction, Op, Program
 from plait.run.buckets import GradientBucket
 from plait.run.errors import RankFailure, is_lost_peer
-from plait.run.stage import InFlight, StageRun, in_memory, put_rows
+from plait.run.stage import BatchPart, InFlight, StageRun, in_memory, put_rows
+from plait.run.summing import Summing
 from plait.run.transport import Pending, Transport
 from plait.simulate import Span
 
@@ -56,6 +58,7 @@ class Executor:
         transport: Transport,
         stages: Mapping[int, StageRun],
         buckets: Mapping[str, GradientBucket],
+        summing: Summing,
         *,
         clip_norm: float | None = None,
     ) -> None:
@@ -63,6 +66,7 @@ class Executor:
         self.rank = transport.rank
         self.stages = stages
         self.buckets = buckets
+        self.summing = summing
         self.clip_norm = clip_norm
         self.at: tuple[int, Instruction | None] = (0, None)  # step and instruction, written for the control thread
 
@@ -95,6 +99,11 @@ class _Step:
         self.arriving: dict[tuple[int, int, bool], list[_Arriving]] = {}
         self.sending: dict[tuple[int, int, bool], list[Pending]] = {}
         self.reducing: dict[str, tuple[Pending, float]] = {}
+        self.takes: dict[int, list[tuple[Value, int]]] = {}  # by stage: what it takes from which other one here
+        self.gives: dict[int, list[tuple[Value, int]]] = {}  # and what it gives to which
+        for value, source, sink in program.hand_overs:
+            self.takes.setdefault(sink, []).append((value, source))
+            self.gives.setdefault(source, []).append((value, sink))
         self.losses: list[Tensor] = []  # kept on the device until the end: reading one would make it wait
         self.result = StepResult()
 
@@ -102,6 +111,8 @@ class _Step:
         actions = {
             Op.F: self._forward,
             Op.B: self._backward,
+            Op.I: self._backward,
+            Op.W: self._add_weight_gradients,
             Op.SEND: self._send,
             Op.RECV: self._receive,
             Op.FREE: self._free,
@@ -133,24 +144,43 @@ class _Step:
         stage = self.executor.stages[ins.stage]
         micro = self._in_flight(ins)
         self._collect(ins, False)
+        for value, source in self.takes.get(ins.stage, ()):
+            micro.received[value.name] = self.flying[source, ins.micro_batch].value(value.name).detach()
         start = time.perf_counter()
-        offset, rows = self.first_row[ins.micro_batch], self.program.micro_batch_rows[ins.micro_batch]
-        code = stage.code
-        code.randomness.seed, code.randomness.step = self.inputs.seed, self.inputs.step
-        code.randomness.micro_batch = ins.micro_batch
-        code.randomness.row_offset = ins.first_row
-        whole = self.inputs.rows(code.inputs, offset, offset + rows) if code.count_targets is not None else None
-        own = self.inputs.rows(code.inputs, offset + ins.first_row, offset + ins.last_row)
-        stage.forward(micro, own, whole, rows)
+        stage.forward(micro, self._batch_part(ins))
         if micro.loss is not None:
             self.losses.append(micro.loss.detach().double() * (ins.rows / self.program.batch_rows))
         self._record("compute", ins, start)
 
+    def _batch_part(self, ins: Instruction) -> BatchPart:
+        """The inputs of a forward, whose random numbers begin anew with it."""
+        code = self.executor.stages[ins.stage].code
+        code.randomness.seed, code.randomness.step = self.inputs.seed, self.inputs.step
+        code.randomness.micro_batch = ins.micro_batch
+        code.randomness.row_offset = ins.first_row
+        offset, rows = self.first_row[ins.micro_batch], self.program.micro_batch_rows[ins.micro_batch]
+        own = self.inputs.rows(code.inputs, offset + ins.first_row, offset + ins.last_row)
+        whole = self.inputs.rows(code.inputs, offset, offset + rows) if code.count_targets is not None else None
+        return BatchPart(own, whole, rows)
+
     def _backward(self, ins: Instruction) -> None:
-        micro = self.flying[ins.stage, ins.micro_batch]
+        stage, micro = self.executor.stages[ins.stage], self.flying[ins.stage, ins.micro_batch]
         self._collect(ins, True)
+        for value, sink in self.gives.get(ins.stage, ()):
+            gradient = self.flying[sink, ins.micro_batch].input_gradients.pop(value.name, None)
+            if gradient is not None:
+                micro.add_gradient(value.name, gradient)
         start = time.perf_counter()
-        self.executor.stages[ins.stage].backward(micro, ins.rows / self.program.batch_rows)
+        if stage.recompute:
+            stage.forward_again(micro, self._batch_part(ins))
+        stage.backward(micro, ins.rows / self.program.batch_rows)
+        if ins.op is Op.B:
+            stage.add_weight_gradients(micro)
+        self._record("compute", ins, start)
+
+    def _add_weight_gradients(self, ins: Instruction) -> None:
+        start = time.perf_counter()
+        self.executor.stages[ins.stage].add_weight_gradients(self.flying[ins.stage, ins.micro_batch])
         self._record("compute", ins, start)
 
     def _in_flight(self, ins: Instruction) -> InFlight:
@@ -212,13 +242,17 @@ class _Step:
     def _free(self, ins: Instruction) -> None:
         for pending in self.sending.pop((ins.stage, ins.micro_batch, ins.gradient), []):
             self._wait(pending, ins)
+        if ins.gradient:
+            own = {value.name for value, _ in self.takes.get(ins.stage, ())}
+            micro = self.flying[ins.stage, ins.micro_batch]
+            micro.input_gradients = {name: g for name, g in micro.input_gradients.items() if name in own}
 
     # Gradients
 
     def _reduce(self, ins: Instruction) -> None:
         bucket = self.executor.buckets[ins.name]
         now = time.perf_counter()
-        self.reducing[ins.name] = self.transport.all_reduce(bucket.flat, bucket.bucket.ranks), now
+        self.reducing[ins.name] = self.executor.summing.start(self.transport, bucket.flat, bucket.bucket.ranks), now
 
     def _await(self, ins: Instruction) -> None:
         pending, since = self.reducing.pop(ins.name)

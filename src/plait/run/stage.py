@@ -1,32 +1,66 @@
 """One stage on one rank while a step runs: its micro-batches in flight, forward and backward."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from plait.graph import Value
 from plait.graph.stage import StageCode
 
 
+@dataclass(frozen=True)
+class BatchPart:
+    """What a stage reads of the batch for one micro-batch: its own rows, and all of them where it counts targets."""
+
+    own: Mapping[str, Tensor]
+    whole: Mapping[str, Tensor] | None
+    num_rows: int  # of the micro-batch
+
+
 @dataclass
 class InFlight:
-    """A micro-batch between its forward and the end of its backward."""
+    """A micro-batch between its forward and the end of its backward.
+
+    `passed_on` are gradients of received values that other stages of the rank took from this one.
+    """
 
     rows: tuple[int, int]
     received: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
     loss: Tensor | None = None
     output_gradients: dict[str, Tensor] = field(default_factory=dict)
+    passed_on: dict[str, Tensor] = field(default_factory=dict)
+    input_gradients: dict[str, Tensor] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)  # as they were before a forward to be done again
+    weight_gradients: list[Callable[[], None]] = field(default_factory=list)
+
+    def value(self, name: str) -> Tensor:
+        """A value that this stage made or has received."""
+        return self.outputs[name] if name in self.outputs else self.received[name]
+
+    def add_gradient(self, name: str, gradient: Tensor) -> None:
+        """The gradient of `value(name)` that another stage of this rank gives back."""
+        gradients = self.output_gradients if name in self.outputs else self.passed_on
+        gradients[name] = gradients[name] + gradient if name in gradients else gradient
 
 
 class StageRun:
-    """Runs a stage's code. Rows are numbered within the micro-batch; `micro.rows` are those this rank has."""
+    """Runs a stage's code. Rows are numbered within the micro-batch; `micro.rows` are those this rank has.
 
-    def __init__(self, code: StageCode, device: torch.device) -> None:
+    With `recompute` a forward keeps nothing but what it received, and the backward begins with a forward. What that
+    writes (`written`: BatchNorm statistics, say) it writes into copies of what the first forward found.
+    """
+
+    def __init__(
+        self, code: StageCode, device: torch.device, *, recompute: bool = False, written: Set[str] = frozenset()
+    ) -> None:
         self.code = code
         self.device = device
+        self.recompute = recompute
+        self.written = written
         self.values = {value.name: value for value in (*code.cut.receives, *code.cut.sends)}
 
     def buffer(self, name: str, rows: int) -> Tensor:
@@ -39,10 +73,21 @@ class StageRun:
         lying = torch.empty([shape[dim] for dim in order], dtype=getattr(torch, value.dtype), device=self.device)
         return from_memory(value, lying)
 
-    def forward(
-        self, micro: InFlight, inputs: Mapping[str, Tensor], whole: Mapping[str, Tensor] | None, num_rows: int
-    ) -> None:
-        """`whole` are the inputs of all rows of the micro-batch, where the stage counts its targets over them."""
+    def forward(self, micro: InFlight, batch: BatchPart) -> None:
+        if not self.recompute:
+            self._run(micro, batch)
+            return
+        micro.buffers = {name: self.code.module.get_buffer(name).clone() for name in self.written}
+        with torch.no_grad():
+            self._run(micro, batch)
+
+    def forward_again(self, micro: InFlight, batch: BatchPart) -> None:
+        """Makes what the forward has not kept."""
+        with _in_place_of(self.code.module, micro.buffers):
+            self._run(micro, batch)
+        micro.buffers = {}
+
+    def _run(self, micro: InFlight, batch: BatchPart) -> None:
         leaves = []
         for value in self.code.cut.receives:
             tensor = micro.received[value.name]
@@ -51,16 +96,16 @@ class StageRun:
             leaves.append(tensor)
         rows = micro.rows[1] - micro.rows[0]
         extra: list[object] = []
-        if self.code.count_targets is not None and whole is not None:
-            totals = self.code.count_targets(num_rows, *[whole[name] for name in self.code.inputs])
-            extra = [rows / num_rows, *totals]
-        results = self.code.module(rows, *[inputs[name] for name in self.code.inputs], *leaves, *extra)
+        if self.code.count_targets is not None and batch.whole is not None:
+            totals = self.code.count_targets(batch.num_rows, *[batch.whole[name] for name in self.code.inputs])
+            extra = [rows / batch.num_rows, *totals]
+        results = self.code.module(rows, *[batch.own[name] for name in self.code.inputs], *leaves, *extra)
         if self.code.cut.has_loss:
             micro.loss = results[-1]
         micro.outputs = {v.name: t for v, t in zip(self.code.cut.sends, results, strict=False)}
 
     def backward(self, micro: InFlight, loss_weight: float) -> None:
-        """Adds to the parameters' gradients and leaves the inputs' gradients on `micro.received`."""
+        """Leaves the gradients of what was received, and adds to the parameters' those that are not put off."""
         tensors: list[Tensor] = []
         gradients: list[Tensor] = []
         for name, output in micro.outputs.items():
@@ -71,7 +116,22 @@ class StageRun:
             tensors.append(micro.loss)
             gradients.append(torch.full_like(micro.loss, loss_weight))
         torch.autograd.backward(tensors, gradients)
+        micro.weight_gradients = self.code.weight_gradients.take()
         micro.outputs, micro.output_gradients, micro.loss = {}, {}, None
+        found = {name: leaf.grad for name, leaf in micro.received.items()}
+        micro.received = {}
+        micro.input_gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
+        for name, gradient in micro.passed_on.items():
+            own = micro.input_gradients.get(name)
+            micro.input_gradients[name] = gradient if own is None else own + gradient
+        micro.passed_on = {}
+
+    def add_weight_gradients(self, micro: InFlight) -> None:
+        """The rest of the backward. Each is forgotten as soon as it is done, with the activations it holds."""
+        waiting, micro.weight_gradients = micro.weight_gradients[::-1], []
+        with torch.no_grad():
+            while waiting:
+                waiting.pop()()
 
     def output_rows(self, micro: InFlight, name: str, first: int, last: int) -> Tensor:
         """These rows of a value this stage made, ready to be sent."""
@@ -79,9 +139,27 @@ class StageRun:
 
     def input_gradient_rows(self, micro: InFlight, name: str, first: int, last: int) -> Tensor:
         """These rows of the gradient of a value this stage received; zeros where the loss ignores it."""
-        leaf = micro.received[name]
-        gradient = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
+        gradient = micro.input_gradients.get(name)
+        if gradient is None:
+            gradient = torch.zeros_like(self.buffer(name, micro.rows[1] - micro.rows[0]))
         return rows_of(self.values[name], gradient, micro.rows[0], first, last)
+
+
+@contextmanager
+def _in_place_of(module: nn.Module, buffers: Mapping[str, Tensor]) -> Iterator[None]:
+    """Inside, the module has these buffers instead of its own."""
+    own = {name: module.get_buffer(name) for name in buffers}
+    _put(module, buffers)
+    try:
+        yield
+    finally:
+        _put(module, own)
+
+
+def _put(module: nn.Module, buffers: Mapping[str, Tensor]) -> None:
+    for name, buffer in buffers.items():
+        holder, _, own_name = name.rpartition(".")
+        setattr(module.get_submodule(holder), own_name, buffer)
 
 
 def rows_of(value: Value, tensor: Tensor, offset: int, first: int, last: int) -> Tensor:

@@ -16,11 +16,11 @@ from torch import Tensor, fx
 from plait.cost import OptimizerFactory
 from plait.errors import PlaitError
 from plait.graph import Graph, Loss, Model, batch_rows, build_graph
-from plait.graph.stage import StageCode, build_stage, place_stage
+from plait.graph.stage import StageCode, build_stage, place_stage, written_buffers
 from plait.heap import keep_freed_memory
 from plait.plan import Plan, check_has_model, load_plan, save_plan, validate
 from plait.plan.batches import example
-from plait.program import Program, check_program, compile_program
+from plait.program import Op, Program, check_program, compile_program
 from plait.run.batch import arranged, named_inputs
 from plait.run.buckets import GradientBucket
 from plait.run.checkpoint import load_checkpoint, save_checkpoint
@@ -28,6 +28,7 @@ from plait.run.errors import BadBatch
 from plait.run.executor import Executor, StepResult
 from plait.run.materialise import ModelSource, Origin, construct, origin_of
 from plait.run.stage import StageRun
+from plait.run.summing import Summing
 from plait.run.transport import ReplicaExchange, TorchTransport, Transport
 
 DEFAULT_TIMEOUT = 300.0
@@ -151,8 +152,9 @@ def _backend(device: torch.device) -> str:
 
 def groups_of(plan: Plan, model: Model) -> list[tuple[str, tuple[int, ...]]]:
     """Every set of ranks that sums or exchanges something, the same list on every rank."""
-    program = compile_program(plan, model.graph)
+    program, summing = compile_program(plan, model.graph), Summing.of(plan)
     groups = [("gradients", ranks) for ranks in holders(plan, model.graph).values()]
+    groups += [group for bucket in program.buckets for group in summing.groups(bucket.ranks)]
     return groups + [("exchange", stage.ranks) for stage in program.stages if stage.coupled]
 
 
@@ -193,13 +195,14 @@ class Trainer:
         self._programs: dict[int, Program] = {}
         self._clip = clip_norm is not None
         program = self.program(plan.batch_size)
-        codes = {index: self._stage_code(model, index) for index in program.stages_of_rank(self.rank)}
+        split = {ins.stage for ins in program.ranks[self.rank] if ins.op is Op.W}
+        codes = {i: self._stage_code(model, i, split_backward=i in split) for i in program.stages_of_rank(self.rank)}
         self._unused = self._unused_tensors(model) if self.rank == 0 else {}
         if origin is not None:
             self._unused = origin.fill([m for code in codes.values() for m in code.modules], self._unused)
         for code in codes.values():
             place_stage(code, self.device)
-        self.stages = {index: StageRun(code, self.device) for index, code in codes.items()}
+        self.stages = {index: self._stage_run(model, index, code) for index, code in codes.items()}
         self._buffers = {n: b for s in self.stages.values() for n, b in s.code.named_buffers().items()}
         self._parameters = {n: p for s in self.stages.values() for n, p in s.code.named_parameters().items()}
         self._equalise()
@@ -211,7 +214,7 @@ class Trainer:
         }
         self._scheduler = scheduler
         self._schedulers = self._start_schedulers()
-        self.executor = Executor(transport, self.stages, self.buckets, clip_norm=clip_norm)
+        self.executor = Executor(transport, self.stages, self.buckets, Summing.of(plan), clip_norm=clip_norm)
 
     def step(self, batch: Any) -> float:
         """One synchronous step on the whole batch, given the same on every rank; returns its mean loss."""
@@ -293,10 +296,20 @@ class Trainer:
             group["lr"] = group.pop("initial_lr", group["lr"])
         return [self._scheduler(bucket.optimizer) for bucket in self.buckets.values()]
 
-    def _stage_code(self, model: Model, index: int) -> StageCode:
+    def _stage_code(self, model: Model, index: int, *, split_backward: bool) -> StageCode:
         ranks = self.plan.stage_ranks(index)
-        exchange = ReplicaExchange(self._transport, ranks)
-        return build_stage(model, self.plan.cut(model.graph)[index], split_rows=len(ranks) > 1, replicas=exchange)
+        return build_stage(
+            model,
+            self.plan.cut(model.graph)[index],
+            split_rows=len(ranks) > 1,
+            replicas=ReplicaExchange(self._transport, ranks),
+            split_backward=split_backward,
+        )
+
+    def _stage_run(self, model: Model, index: int, code: StageCode) -> StageRun:
+        recompute = self.plan.stages[index].recompute
+        written = written_buffers(model, code.cut) if recompute else frozenset[str]()
+        return StageRun(code, self.device, recompute=recompute, written=written)
 
     def _unused_tensors(self, model: Model) -> dict[str, Tensor]:
         """Weights the loss never reads still belong in a checkpoint."""
@@ -312,4 +325,4 @@ class Trainer:
         own = {**self._parameters, **self._buffers}
         for name, ranks in holders(self.plan, self._graph).items():
             if self.rank in ranks:
-                self._transport.broadcast(own[name].data, ranks)
+                self._transport.broadcast(own[name].data, ranks, ranks[0]).wait()

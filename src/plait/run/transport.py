@@ -34,7 +34,11 @@ class Transport(Protocol):
 
     def all_gather(self, tensor: Tensor, ranks: tuple[int, ...], purpose: str = "exchange") -> list[Tensor]: ...
 
-    def broadcast(self, tensor: Tensor, ranks: tuple[int, ...]) -> None: ...
+    def reduce(self, tensor: Tensor, ranks: tuple[int, ...], root: int, purpose: str) -> Pending:
+        """The sum comes to be at `root`; what the others then hold means nothing."""
+        ...
+
+    def broadcast(self, tensor: Tensor, ranks: tuple[int, ...], root: int, purpose: str = "gradients") -> Pending: ...
 
 
 class _Work:
@@ -98,19 +102,27 @@ class TorchTransport:
         assert work is not None
         return _Work(work, payload, tensor if self._through_host else None)
 
+    def reduce(self, tensor: Tensor, ranks: tuple[int, ...], root: int, purpose: str) -> Pending:
+        if len(ranks) == 1:
+            return Done()
+        payload = tensor.to("cpu") if self._through_host else tensor
+        work = dist.reduce(payload, root, group=self._groups[purpose, ranks], async_op=True)
+        assert work is not None
+        return _Work(work, payload, tensor if self._through_host else None)
+
     def all_gather(self, tensor: Tensor, ranks: tuple[int, ...], purpose: str = "exchange") -> list[Tensor]:
         payload = tensor.to("cpu") if self._through_host else tensor.contiguous()
         parts = [torch.empty_like(payload) for _ in ranks]
         dist.all_gather(parts, payload, group=self._groups[purpose, ranks])
         return [part.to(tensor.device) for part in parts]
 
-    def broadcast(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
+    def broadcast(self, tensor: Tensor, ranks: tuple[int, ...], root: int, purpose: str = "gradients") -> Pending:
         if len(ranks) == 1:
-            return
+            return Done()
         payload = tensor.to("cpu") if self._through_host else tensor.contiguous()
-        dist.broadcast(payload, ranks[0], group=self._groups["gradients", ranks])
-        if payload is not tensor:
-            tensor.copy_(payload)
+        work = dist.broadcast(payload, root, group=self._groups[purpose, ranks], async_op=True)
+        assert work is not None
+        return _Work(work, payload, None if payload is tensor else tensor)
 
     def close(self) -> None:
         """Ends the process groups; a process that keeps them may hang at exit."""
