@@ -1,0 +1,75 @@
+"""The cluster as classical planners see it: hosts of devices, one bandwidth inside a host and one between hosts."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import NamedTuple
+
+from plait.cluster import Cluster
+from plait.cost import ring_all_reduce_seconds
+
+_PAIRS_LOOKED_AT = 8  # of two stages' devices; finding one slow link among more is left to the simulator
+
+
+class Level(NamedTuple):
+    """The slowest bandwidth (bytes per second) and the longest latency (seconds) between two of a kind."""
+
+    bandwidth: float
+    latency: float
+
+
+@dataclass(frozen=True)
+class Network:
+    cluster: Cluster
+
+    @cached_property
+    def hosts(self) -> tuple[tuple[int, ...], ...]:
+        """Devices of every host that has any, in file order."""
+        return tuple(found for host in self.cluster.hosts if (found := self.cluster.devices_of(host.name)))
+
+    @cached_property
+    def host_of(self) -> dict[int, int]:
+        return {device: number for number, host in enumerate(self.hosts) for device in host}
+
+    @cached_property
+    def inside(self) -> Level:
+        """Between devices of one host; where no host has two, as `across`."""
+        return self._level(_pairs_inside(self.hosts) or _pairs_across(self.hosts))
+
+    @cached_property
+    def across(self) -> Level:
+        """Between the first devices of two hosts; where there is one host, as `inside`."""
+        return self._level(_pairs_across(self.hosts) or _pairs_inside(self.hosts))
+
+    def _level(self, pairs: Iterable[tuple[int, int]]) -> Level:
+        found = [(self.cluster.bandwidth(a, b), self.cluster.latency(a, b)) for a, b in pairs]
+        return Level(min((b for b, _ in found), default=float("inf")), max((s for _, s in found), default=0.0))
+
+    def ring(self, devices: Sequence[int]) -> Level:
+        """Of the links that a ring over `devices` uses."""
+        return self._level(zip(devices, [*devices[1:], devices[0]], strict=True))
+
+    def all_reduce_seconds(self, num_bytes: float, devices: Sequence[int]) -> float:
+        """A ring over `devices` in their order, as the simulator has it."""
+        if len(devices) < 2:
+            return 0.0
+        return ring_all_reduce_seconds(num_bytes, len(devices), *self.ring(devices))
+
+    def channel(self, senders: Sequence[int], receivers: Sequence[int]) -> Level:
+        """What one stage's devices reach together in sending to another's.
+
+        Every device has a link of its own inside a host; those of one host share its uplink.
+        """
+        slowest = self._level(list(zip(senders, receivers, strict=False))[:_PAIRS_LOOKED_AT])
+        hosts = [{self.host_of[device] for device in devices} for devices in (senders, receivers)]
+        sides = hosts if hosts[0].isdisjoint(hosts[1]) else (senders, receivers)
+        return Level(slowest.bandwidth * min(map(len, sides)), slowest.latency)
+
+
+def _pairs_inside(hosts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    return [pair for host in hosts for pair in combinations(host, 2)]
+
+
+def _pairs_across(hosts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    return list(combinations([host[0] for host in hosts], 2))
