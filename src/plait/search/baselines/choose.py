@@ -66,27 +66,23 @@ def options(layout: Layout, schedule: str, counts: Numbers | None = None) -> lis
 
 def best_plan(name: str, problem: Problem, found: Iterable[Option]) -> Plan:
     """The best of the best few. Raises PlaitError where there is none, or where none of those judged can run."""
-    ranked = sorted(found, key=lambda option: option.seconds)
-    if not ranked:
-        raise PlaitError(nothing_fits(name, problem))
     judged: list[tuple[float, Plan]] = []
     left = _INSTRUCTIONS
-    why = ""
-    for option in ranked:
+    why = nothing_fits(name, problem)
+    for option in sorted(found, key=lambda option: option.seconds):
         left -= option.layout.num_instructions(option.micro_batches)
-        if left < 0 or len(judged) == _JUDGED:
+        if len(judged) == _JUDGED or (judged and left < 0):
             break
+        if left < 0:
+            return option.plan()
         try:
             candidate = evaluate(option.plan(), problem.graph, problem.costs)
+            judged.append((candidate.timeline.step_seconds, candidate.plan))
         except PlaitError as error:
-            why = why or str(error)
-            continue
-        judged.append((candidate.timeline.step_seconds, candidate.plan))
-    if judged:
-        return min(judged, key=lambda pair: pair[0])[1]
-    if why:
+            why = str(error)
+    if not judged:
         raise PlaitError(why)
-    return ranked[0].plan()
+    return min(judged, key=lambda pair: pair[0])[1]
 
 
 def nothing_fits(name: str, problem: Problem) -> str:

@@ -83,10 +83,13 @@ class Step(NamedTuple):
     allowed: Mask  # may the stage end there?
     complete: Mask  # may the rest then be one stage?
 
+    @property
+    def used(self) -> Counts:
+        return tuple(before + more for before, more in zip(self.stage.used, self.stage.taken, strict=True))
+
     def extended(self, place: int) -> State:
         own = tuple(Columns(*(values[place] for values in column)) for column in self.columns[:-2])
-        used = tuple(map(sum, zip(self.stage.used, self.stage.taken, strict=True)))
-        return State(used, (*self.state.stages, self.stage), (*self.state.columns, *own))
+        return State(self.used, (*self.state.stages, self.stage), (*self.state.columns, *own))
 
 
 @dataclass(frozen=True)
@@ -118,17 +121,18 @@ class Search:
     def _keep(
         self, pending: dict[int, dict[Counts, tuple[float, Step, int]]], steps: list[Step], seconds: Array, first: int
     ) -> None:
-        """For every end and every use of devices, the best step that leads there."""
-        by_use: dict[Counts, list[int]] = defaultdict(list)
-        for index, step in enumerate(steps):
-            by_use[tuple(map(sum, zip(step.stage.used, step.stage.taken, strict=True)))].append(index)
-        for used, members in by_use.items():
-            best = np.argmin(seconds[members], axis=0)
-            for place, choice in enumerate(best.tolist()):
-                time = float(seconds[members[choice], place])
-                entry = pending[first + 1 + place].get(used)
-                if np.isfinite(time) and (entry is None or time < entry[0]):
-                    pending[first + 1 + place][used] = time, steps[members[choice]], place
+        """For every end, the best steps that leave different devices used."""
+        order = np.argsort(seconds, axis=0)
+        for place, numbers in enumerate(order.T.tolist()):
+            known = pending[first + 1 + place]
+            seen: set[Counts] = set()
+            for number in numbers:
+                time, used = float(seconds[number, place]), steps[number].used
+                if len(seen) == _KEPT or not np.isfinite(time):
+                    break
+                if used not in seen and (used not in known or time < known[used][0]):
+                    known[used] = time, steps[number], place
+                seen.add(used)
 
     def _latencies(self, steps: list[Step]) -> Array:
         """[step, place]"""
@@ -231,12 +235,15 @@ class Search:
     def _channel(self, senders: Counts, receivers: Counts, cuts: Numbers) -> Columns:
         """Between two stages cut at `cuts`; hosts that are on one side alone have an uplink each."""
         sides = [{host for host, count in enumerate(side) if count} for side in (senders, receivers)]
-        level = (
-            self.setting.network.inside if sides[0] == sides[1] and len(sides[0]) == 1 else self.setting.network.across
-        )
+        network = self.setting.network
+        level = network.inside if sides[0] == sides[1] and len(sides[0]) == 1 else network.across
         links = min(map(len, sides)) if sides[0].isdisjoint(sides[1]) else min(sum(senders), sum(receivers))
-        seconds = level.latency + self.blocks.crossing(self._rows)[cuts] / (level.bandwidth * links)
+        seconds = level.latency + self._crossing[cuts] / (level.bandwidth * links)
         return Columns(seconds, seconds, np.zeros(len(seconds)))
+
+    @cached_property
+    def _crossing(self) -> Array:
+        return self.blocks.crossing(self._rows)
 
 
 def _sums(prefix: Array) -> Array:

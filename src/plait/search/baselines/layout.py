@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plait.plan import Plan, StagePlan
+from plait.plan.plan import DEFAULT_BUCKET_BYTES
 from plait.search.baselines.blocks import Array, Numbers
 from plait.search.baselines.held import Held
 from plait.search.baselines.setting import Setting
@@ -68,8 +69,9 @@ class Layout:
 
     def num_instructions(self, micro_batches: int) -> int:
         """About as many as the plan's program will have."""
-        messages = self._held.messages
-        return micro_batches * int(sum(len(g) * (4 + 3 * n) for g, n in zip(self.groups, messages, strict=True)))
+        replicas = np.array([len(group) for group in self.groups])
+        buckets = np.ceil(self._held.trained / DEFAULT_BUCKET_BYTES)
+        return int(np.sum(replicas * (micro_batches * (4 + 3 * self._held.messages) + 3 * buckets)))
 
     def plan(self, micro_batches: int, schedule: str) -> Plan:
         problem = self.setting.problem

@@ -1,15 +1,13 @@
 """The cluster as classical planners see it: hosts of devices, one bandwidth inside a host and one between hosts."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
 from plait.cluster import Cluster
 from plait.cost import ring_all_reduce_seconds
-
-_PAIRS_LOOKED_AT = 8  # of two stages' devices; finding one slow link among more is left to the simulator
 
 
 class Level(NamedTuple):
@@ -22,6 +20,7 @@ class Level(NamedTuple):
 @dataclass(frozen=True)
 class Network:
     cluster: Cluster
+    _known: dict[tuple[int, int], Level] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def hosts(self) -> tuple[tuple[int, ...], ...]:
@@ -43,8 +42,13 @@ class Network:
         return self._level(_pairs_across(self.hosts) or _pairs_inside(self.hosts))
 
     def _level(self, pairs: Iterable[tuple[int, int]]) -> Level:
-        found = [(self.cluster.bandwidth(a, b), self.cluster.latency(a, b)) for a, b in pairs]
+        found = [self._link(pair) for pair in pairs]
         return Level(min((b for b, _ in found), default=float("inf")), max((s for _, s in found), default=0.0))
+
+    def _link(self, pair: tuple[int, int]) -> Level:
+        if pair not in self._known:
+            self._known[pair] = Level(self.cluster.bandwidth(*pair), self.cluster.latency(*pair))
+        return self._known[pair]
 
     def ring(self, devices: Sequence[int]) -> Level:
         """Of the links that a ring over `devices` uses."""
@@ -57,11 +61,12 @@ class Network:
         return ring_all_reduce_seconds(num_bytes, len(devices), *self.ring(devices))
 
     def channel(self, senders: Sequence[int], receivers: Sequence[int]) -> Level:
-        """What one stage's devices reach together in sending to another's.
+        """What one stage's devices reach together in sending to another's; two of their links are looked at.
 
         Every device has a link of its own inside a host; those of one host share its uplink.
         """
-        slowest = self._level(list(zip(senders, receivers, strict=False))[:_PAIRS_LOOKED_AT])
+        pairs = list(zip(senders, receivers, strict=False))
+        slowest = self._level({pairs[0], pairs[-1]})
         hosts = [{self.host_of[device] for device in devices} for devices in (senders, receivers)]
         sides = hosts if hosts[0].isdisjoint(hosts[1]) else (senders, receivers)
         return Level(slowest.bandwidth * min(map(len, sides)), slowest.latency)
