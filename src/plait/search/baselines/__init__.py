@@ -13,7 +13,7 @@ from plait.search.baselines.grid import grid
 from plait.search.baselines.hetpipe import hetpipe
 from plait.search.baselines.one_f_one_b import one_f_one_b
 from plait.search.baselines.pipedream import pipedream
-from plait.search.planner import evaluate
+from plait.search.judge import evaluate
 from plait.search.problem import Problem
 from plait.simulate import Timeline
 

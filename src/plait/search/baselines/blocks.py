@@ -37,6 +37,11 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.edges) - 1
 
+    def total(self, kind: str, field: str) -> Array:
+        """A field of the atoms' costs, summed up to each edge."""
+        found: Array = self.totals[kind][_FIELDS.index(field)]
+        return found
+
     def phase_seconds(self, kind: str, rows: float) -> tuple[Array, Array]:
         """Forward and backward of `rows` rows, summed up to each edge."""
         found = self.totals[kind]

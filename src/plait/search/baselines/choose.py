@@ -1,11 +1,14 @@
 """Choosing what a classical planner leaves open: the number of micro-batches, and which of its candidates to run.
 
 Every candidate gets the numbers of micro-batches that memory admits, the quick time ranks them, and the simulator
-judges the best few, as long as their programs are short enough to be judged within about half a second.
+judges the best few. In the middle of a step every micro-batch takes as long as the one before: of a long program two
+beginnings are simulated, which tell what each further micro-batch adds. Where even those are too long for all of the
+best few, the quick time decides.
 """
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,11 +16,12 @@ from plait.errors import PlaitError
 from plait.plan import Plan
 from plait.search.baselines.blocks import Numbers
 from plait.search.baselines.layout import Layout
-from plait.search.planner import evaluate
+from plait.search.judge import evaluate
 from plait.search.problem import Problem
 
-_JUDGED = 4
-_INSTRUCTIONS = 40_000  # compiled, checked and simulated in about half a second
+_JUDGED = 8
+_PER_LAYOUT = 2
+_INSTRUCTIONS = 80_000  # compiled and simulated in less than a second
 
 
 def micro_batch_counts(problem: Problem, replicas: int) -> Numbers:
@@ -56,7 +60,7 @@ def options(layout: Layout, schedule: str, counts: Numbers | None = None) -> lis
         counts = micro_batch_counts(layout.setting.problem, layout.most_replicas)
     if len(counts) == 0:
         return []
-    seconds, fits = layout.seconds(counts), layout.fits(counts, schedule)
+    seconds, fits = layout.seconds(counts, schedule), layout.fits(counts, schedule)
     return [
         Option(layout, schedule, int(count), float(time))
         for count, time, good in zip(counts, seconds, fits, strict=True)
@@ -66,23 +70,62 @@ def options(layout: Layout, schedule: str, counts: Numbers | None = None) -> lis
 
 def best_plan(name: str, problem: Problem, found: Iterable[Option]) -> Plan:
     """The best of the best few. Raises PlaitError where there is none, or where none of those judged can run."""
-    judged: list[tuple[float, Plan]] = []
+    ranked = _best_few(list(found))
+    judged: list[tuple[float, Option]] = []
     left = _INSTRUCTIONS
-    why = nothing_fits(name, problem)
-    for option in sorted(found, key=lambda option: option.seconds):
-        left -= option.layout.num_instructions(option.micro_batches)
-        if len(judged) == _JUDGED or (judged and left < 0):
-            break
-        if left < 0:
-            return option.plan()
+    why = "" if ranked else nothing_fits(name, problem)
+    for option in ranked:
+        beginnings = _beginnings(option)
+        length = sum(option.layout.num_instructions(count) for count in beginnings)
+        if length > left:
+            continue
+        left -= length
         try:
-            candidate = evaluate(option.plan(), problem.graph, problem.costs)
-            judged.append((candidate.timeline.step_seconds, candidate.plan))
+            judged.append((_simulated(option, beginnings), option))
         except PlaitError as error:
             why = str(error)
-    if not judged:
+    if judged:
+        return min(judged, key=lambda pair: pair[0])[1].plan()
+    if why:
         raise PlaitError(why)
-    return min(judged, key=lambda pair: pair[0])[1]
+    return ranked[0].plan()
+
+
+def _best_few(found: list[Option]) -> list[Option]:
+    """By their quick time, no layout with more than its share."""
+    most = max(_PER_LAYOUT, _JUDGED // max(len({id(option.layout) for option in found}), 1))
+    taken: Counter[int] = Counter()
+    chosen = []
+    for option in sorted(found, key=lambda option: option.seconds):
+        taken[id(option.layout)] += 1
+        if taken[id(option.layout)] <= most:
+            chosen.append(option)
+    return chosen[:_JUDGED]
+
+
+def _beginnings(option: Option) -> list[int]:
+    """Numbers of micro-batches to simulate: all, or two that fill the pipeline."""
+    stages = len(option.layout.groups)
+    short, long = stages + 4, 2 * stages + 8
+    return [option.micro_batches] if option.micro_batches <= short + long else [short, long]
+
+
+def _simulated(option: Option, beginnings: list[int]) -> float:
+    plan, problem = option.plan(), option.layout.setting.problem
+    rows = plan.batch_size / plan.micro_batches
+    seconds = [
+        evaluate(
+            replace(plan, micro_batches=count, batch_size=round(count * rows)),
+            problem.graph,
+            problem.costs,
+            check=False,
+        ).step_seconds
+        for count in beginnings
+    ]
+    if len(beginnings) == 1:
+        return seconds[0]
+    (short, long), (first, second) = beginnings, seconds
+    return second + (plan.micro_batches - long) * (second - first) / (long - short)
 
 
 def nothing_fits(name: str, problem: Problem) -> str:

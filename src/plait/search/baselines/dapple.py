@@ -16,9 +16,11 @@ none is). The program runs in 1F1B order: DAPPLE's early backward, with as many 
 stages from a stage on (its policy A).
 """
 
+from itertools import islice
+
 from plait.plan import Plan
 from plait.search.baselines.blocks import Blocks, blocks_of
-from plait.search.baselines.choose import best_plan, micro_batch_counts, options, spread
+from plait.search.baselines.choose import Option, best_plan, micro_batch_counts, options, spread
 from plait.search.baselines.dapple_search import Search, Split
 from plait.search.baselines.layout import Layout
 from plait.search.baselines.setting import Setting
@@ -26,17 +28,20 @@ from plait.search.problem import Problem
 
 _MOST_BLOCKS = 32
 _SIZES = 3  # numbers of micro-batches that are planned for; each plan is then run with every number
-_SPLITS = 3  # taken from each search
+_SPLITS = 3  # taken from each search, of those that fit in memory
 
 
 def dapple(problem: Problem) -> Plan:
     setting = Setting(problem)
     blocks = blocks_of(problem, _MOST_BLOCKS)
-    splits: dict[Split, None] = {}
-    for count in spread(micro_batch_counts(problem, 1).tolist(), _SIZES):
-        splits |= dict.fromkeys(split for _, split in Search(setting, blocks, count).best_splits()[:_SPLITS])
-    layouts = [_layout(setting, blocks, split) for split in splits]
-    return best_plan("dapple", problem, (option for layout in layouts for option in options(layout, "1f1b")))
+    counts = spread(micro_batch_counts(problem, 1).tolist(), _SIZES)
+    return best_plan("dapple", problem, (option for count in counts for option in _options(setting, blocks, count)))
+
+
+def _options(setting: Setting, blocks: Blocks, micro_batches: int) -> list[Option]:
+    layouts = (_layout(setting, blocks, split) for _, split in Search(setting, blocks, micro_batches).best_splits())
+    fitting = (found for layout in layouts if (found := options(layout, "1f1b")))
+    return [option for found in islice(fitting, _SPLITS) for option in found]
 
 
 def _layout(setting: Setting, blocks: Blocks, split: Split) -> Layout:

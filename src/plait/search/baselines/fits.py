@@ -12,9 +12,9 @@ Mask = NDArray[np.bool_]
 def fits_on(setting: Setting, blocks: Blocks, device: int, rows: float, in_flight: int) -> Mask:
     """Weights, gradients, optimiser, and the activations of `in_flight` micro-batches of `rows` rows."""
     kind = setting.kinds[device]
-    totals = blocks.totals[kind]
+    saved = blocks.total(kind, "saved_fixed") + blocks.total(kind, "saved_per_row") * rows
     state = setting.problem.costs.optimizer[kind].state_bytes_per_byte
-    held = between(blocks.weights * (2 + state) + in_flight * (totals[4] + totals[5] * rows))
+    held = between(blocks.weights * (2 + state) + in_flight * saved)
     mask: Mask = held <= setting.memory[device]
     return mask
 

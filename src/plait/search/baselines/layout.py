@@ -1,12 +1,14 @@
 """The noun `Layout`: stages on devices before the micro-batches are chosen, with a quick time and a quick memory.
 
-For S stages, M micro-batches, F_s, B_s of one micro-batch on the slowest replica, c_f and c_b of a boundary:
+For S stages, M micro-batches, F_s, B_s of one micro-batch on the slowest replica, c of a boundary in one direction:
 
-    seconds = sum_s (F_s + B_s) + sum of boundaries (c_f + c_b) + (M - 1) max(F_s + B_s, c_f, c_b) + max_s (A_s + step)
+    seconds = fill + max( (M - 1) max(F_s + B_s, c), max_s (M / K_s - 1) RTT_s ) + max_s (A_s + step_s)
+    fill    = sum_s (F_s + B_s) + sum of boundaries 2 c
+    RTT_s   = the part of fill from stage s on, K_s = the micro-batches it may hold: S - s in 1F1B, M in GPipe
 
-the pipeline filled, its slowest resource, drained, then synchronised (A_s, a ring). It ranks candidates; what a plan
-really takes is the simulator's to say. Memory is what a stage always holds plus, for every micro-batch between its
-forward and its backward, what is saved, received and being sent.
+the pipeline filled and drained, its slowest resource or its round trips in between, then synchronised (A_s, a ring).
+It ranks candidates; what a plan really takes is the simulator's to say. Memory is what a stage always holds plus, for
+every micro-batch between its forward and its backward, what is saved, received and being sent.
 """
 
 from dataclasses import dataclass
@@ -42,30 +44,38 @@ class Layout:
     def edges(self) -> Numbers:
         return np.array([0, *self.boundaries, len(self.setting.atoms)])
 
-    def seconds(self, micro_batches: Numbers) -> Array:
+    def seconds(self, micro_batches: Numbers, schedule: str) -> Array:
         """Step time for each number of micro-batches."""
         rows = self.setting.problem.batch_size / micro_batches
-        compute = self._compute_seconds(rows)
-        load, fill = compute.max(axis=0), compute.sum(axis=0)
+        round_trip = compute = self._compute_seconds(rows)
+        load = compute.max(axis=0)
         if len(self.groups) > 1:
             one_way = self._channel_seconds(rows)
-            load, fill = np.maximum(load, one_way.max(axis=0)), fill + 2 * one_way.sum(axis=0)
-        return fill + (micro_batches - 1) * load + self._update_seconds
+            load = np.maximum(load, one_way.max(axis=0))
+            round_trip = compute + 2 * np.vstack([one_way, np.zeros(len(rows))])
+        round_trip = np.cumsum(round_trip[::-1], axis=0)[::-1]
+        held = self._in_flight(np.arange(len(self.groups)), micro_batches, schedule)
+        waiting = ((micro_batches / held - 1) * round_trip).max(axis=0)
+        filled: Array = round_trip[0] + np.maximum((micro_batches - 1) * load, waiting)
+        return filled + self._update_seconds
 
     def fits(self, micro_batches: Numbers, schedule: str) -> NDArray[np.bool_]:
         """For each number of micro-batches: is there memory for it on every device?"""
         rows = np.ceil(self._fraction[:, None] * np.ceil(self.setting.problem.batch_size / micro_batches))
-        stage = self._stage
-        last = len(self.groups) - stage[:, None]
-        in_flight = micro_batches if schedule == "gpipe" else np.minimum(last, micro_batches)
-        held = self._held
+        stage, held = self._stage, self._held
         received = held.received_fixed[stage, None] + held.received_per_row[stage, None] * rows
         sent = held.sent_fixed[stage, None] + held.sent_per_row[stage, None] * rows
-        saved = self._saved_fixed[:, None] + self._saved_per_row[:, None] * rows
+        saved = self._per_replica("saved_fixed")[:, None] + self._per_replica("saved_per_row")[:, None] * rows
         always = held.always[stage] + held.trained[stage] * (1 + self._state)
+        in_flight = self._in_flight(stage, micro_batches, schedule)
         most = always[:, None] + in_flight * (saved + received + sent) + _EXTRA_MESSAGES * (received + sent)
         enough: NDArray[np.bool_] = np.all(most <= self.setting.memory[self._device][:, None], axis=0)
         return enough
+
+    def _in_flight(self, stage: Numbers, micro_batches: Numbers, schedule: str) -> Numbers:
+        """Most micro-batches between forward and backward, per stage given and number of micro-batches."""
+        most = len(self.groups) - stage[:, None] if schedule == "1f1b" else micro_batches
+        return np.minimum(most, micro_batches)
 
     def num_instructions(self, micro_batches: int) -> int:
         """About as many as the plan's program will have."""
@@ -111,21 +121,13 @@ class Layout:
     def _kind(self) -> NDArray[np.str_]:
         return np.array(self.setting.kinds)[self._device]
 
-    def _per_replica(self, field: int) -> Array:
+    def _per_replica(self, field: str) -> Array:
         """What a replica's stage has of a field of the atoms' costs, on the replica's kind of device."""
         values = np.zeros(len(self._stage))
         for kind in set(self._kind.tolist()):
-            of_stage = np.diff(self.setting.atoms.totals[kind][field][self.edges])
+            of_stage = np.diff(self.setting.atoms.total(kind, field)[self.edges])
             values = np.where(self._kind == kind, of_stage[self._stage], values)
         return values
-
-    @cached_property
-    def _saved_fixed(self) -> Array:
-        return self._per_replica(4)
-
-    @cached_property
-    def _saved_per_row(self) -> Array:
-        return self._per_replica(5)
 
     @cached_property
     def _state(self) -> Array:
@@ -136,8 +138,8 @@ class Layout:
     # Per stage and number of micro-batches
 
     def _compute_seconds(self, rows: Array) -> Array:
-        fixed = self._per_replica(0) + self._per_replica(2)
-        per_row = self._per_replica(1) + self._per_replica(3)
+        fixed = self._per_replica("forward_fixed") + self._per_replica("backward_fixed")
+        per_row = self._per_replica("forward_per_row") + self._per_replica("backward_per_row")
         each = fixed[:, None] + (per_row * self._fraction)[:, None] * rows
         return np.maximum.reduceat(each / self.setting.speeds[self._device][:, None], self._first, axis=0)
 

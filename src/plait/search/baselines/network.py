@@ -61,15 +61,22 @@ class Network:
         return ring_all_reduce_seconds(num_bytes, len(devices), *self.ring(devices))
 
     def channel(self, senders: Sequence[int], receivers: Sequence[int]) -> Level:
-        """What one stage's devices reach together in sending to another's; two of their links are looked at.
+        """What one stage's devices reach together in sending to another's.
 
-        Every device has a link of its own inside a host; those of one host share its uplink.
+        Every device has a link of its own inside a host; those of one host share its way out, and its way in.
         """
-        pairs = list(zip(senders, receivers, strict=False))
-        slowest = self._level({pairs[0], pairs[-1]})
-        hosts = [{self.host_of[device] for device in devices} for devices in (senders, receivers)]
-        sides = hosts if hosts[0].isdisjoint(hosts[1]) else (senders, receivers)
-        return Level(slowest.bandwidth * min(map(len, sides)), slowest.latency)
+        pieces = max(len(senders), len(receivers))
+        busy: dict[tuple[bool, int], float] = {}  # seconds per byte of a piece: (out or in, device or host)
+        longest = 0.0
+        for piece in range(pieces):
+            pair = senders[piece * len(senders) // pieces], receivers[piece * len(receivers) // pieces]
+            bandwidth, latency = self._link(pair)
+            longest = max(longest, latency)
+            ends = [self.host_of[device] for device in pair]
+            for inward, end in enumerate(pair if ends[0] == ends[1] else [-1 - host for host in ends]):
+                key = bool(inward), end
+                busy[key] = busy.get(key, 0.0) + 1 / bandwidth
+        return Level(pieces / max(busy.values()), longest)
 
 
 def _pairs_inside(hosts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
