@@ -1,0 +1,24 @@
+"""Pure data parallelism: the whole model on every device, rows in equal shares, gradients summed at the end.
+
+Micro-batches (gradient accumulation) only as many as memory needs: the fewest with which it fits.
+"""
+
+import numpy as np
+
+from plait.errors import PlaitError
+from plait.plan import Plan
+from plait.search.baselines.choose import nothing_fits, options
+from plait.search.baselines.layout import Layout
+from plait.search.baselines.setting import Setting
+from plait.search.problem import Problem
+
+
+def data_parallel(problem: Problem) -> Plan:
+    setting = Setting(problem)
+    layout = Layout(setting, (), (setting.devices,))
+    most = problem.batch_size // len(setting.devices)
+    counts = [problem.micro_batches] if problem.micro_batches is not None else range(1, most + 1)
+    found = options(layout, "1f1b", np.array([count for count in counts if count <= most], dtype=np.int64))
+    if not found:
+        raise PlaitError(nothing_fits("data-parallel", problem))
+    return found[0].plan()

@@ -1,0 +1,42 @@
+"""The best uniform grid, as a Megatron user would sweep it: data parallel x pipeline x (in time) tensor parallel.
+
+Every dp and pp with dp * pp <= devices, stages of equal compute (a `Graph` does not tell layers apart), micro-batches
+of 1, 2, 4, … rows a replica, 1F1B. Devices are dealt as Megatron deals ranks: tensor parallel fastest, then data
+parallel, pipeline last, so stage p holds the dp devices from p * dp on in file order, and a data-parallel group stays
+inside a host where it fits. Tensor parallelism enters here as a third number of the sweep, tp consecutive devices in
+place of each one, when plans can say so; until then tp is 1. The quick formula ranks the grid, the simulator judges the
+best few.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from plait.plan import Plan
+from plait.search.baselines.blocks import Numbers
+from plait.search.baselines.choose import Option, best_plan, options
+from plait.search.baselines.even_split import even_boundaries
+from plait.search.baselines.layout import Layout
+from plait.search.baselines.setting import Setting
+from plait.search.problem import Problem
+
+
+def grid(problem: Problem) -> Plan:
+    return best_plan("grid", problem, _sweep(Setting(problem)))
+
+
+def _sweep(setting: Setting) -> Iterator[Option]:
+    devices = len(setting.devices)
+    most_stages = min(devices, len(setting.atoms))
+    for pipeline, boundaries in enumerate(even_boundaries(setting, most_stages), start=1):
+        for data in range(1, min(devices // pipeline, setting.problem.batch_size) + 1):
+            groups = tuple(tuple(range(stage * data, (stage + 1) * data)) for stage in range(pipeline))
+            yield from options(Layout(setting, boundaries, groups), "1f1b", _counts(setting.problem, data))
+
+
+def _counts(problem: Problem, data: int) -> Numbers:
+    """Micro-batches of a power of two rows a replica."""
+    most = problem.batch_size // data
+    if problem.micro_batches is not None:
+        return np.array([problem.micro_batches] if problem.micro_batches <= most else [], dtype=np.int64)
+    return np.array(sorted({most // 2**k for k in range(most.bit_length())}), dtype=np.int64)

@@ -1,0 +1,170 @@
+"""The noun `Layout`: stages on devices before the micro-batches are chosen, with a quick time and a quick memory.
+
+For S stages, M micro-batches, F_s, B_s of one micro-batch on the slowest replica, c of a boundary in one direction:
+
+    seconds = fill + max( (M - 1) max(F_s + B_s, c), max_s (M / K_s - 1) RTT_s ) + max_s (A_s + step_s)
+    fill    = sum_s (F_s + B_s) + sum of boundaries 2 c
+    RTT_s   = the part of fill from stage s on, K_s = the micro-batches it may hold: S - s in 1F1B, M in GPipe
+
+the pipeline filled and drained, its slowest resource or its round trips in between, then synchronised (A_s, a ring).
+It ranks candidates; what a plan really takes is the simulator's to say. Memory is what a stage always holds plus, for
+every micro-batch between its forward and its backward, what is saved, received and being sent.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plait.plan import Plan, StagePlan
+from plait.plan.plan import DEFAULT_BUCKET_BYTES
+from plait.search.baselines.blocks import Array, Numbers
+from plait.search.baselines.held import Held
+from plait.search.baselines.setting import Setting
+
+_EXTRA_MESSAGES = 2  # a receive posted ahead, a gradient still leaving
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Stages between `boundaries` (atoms) on groups of devices, rows of a micro-batch in equal or given shares."""
+
+    setting: Setting
+    boundaries: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+    shares: tuple[tuple[float, ...], ...] | None = None
+
+    @property
+    def most_replicas(self) -> int:
+        return max(map(len, self.groups))
+
+    @cached_property
+    def edges(self) -> Numbers:
+        return np.array([0, *self.boundaries, len(self.setting.atoms)])
+
+    def seconds(self, micro_batches: Numbers, schedule: str) -> Array:
+        """Step time for each number of micro-batches."""
+        rows = self.setting.problem.batch_size / micro_batches
+        round_trip = compute = self._compute_seconds(rows)
+        load = compute.max(axis=0)
+        if len(self.groups) > 1:
+            one_way = self._channel_seconds(rows)
+            load = np.maximum(load, one_way.max(axis=0))
+            round_trip = compute + 2 * np.vstack([one_way, np.zeros(len(rows))])
+        round_trip = np.cumsum(round_trip[::-1], axis=0)[::-1]
+        held = self._in_flight(np.arange(len(self.groups)), micro_batches, schedule)
+        waiting = ((micro_batches / held - 1) * round_trip).max(axis=0)
+        filled: Array = round_trip[0] + np.maximum((micro_batches - 1) * load, waiting)
+        return filled + self._update_seconds
+
+    def fits(self, micro_batches: Numbers, schedule: str) -> NDArray[np.bool_]:
+        """For each number of micro-batches: is there memory for it on every device?"""
+        rows = np.ceil(self._fraction[:, None] * np.ceil(self.setting.problem.batch_size / micro_batches))
+        stage, held = self._stage, self._held
+        received = held.received_fixed[stage, None] + held.received_per_row[stage, None] * rows
+        sent = held.sent_fixed[stage, None] + held.sent_per_row[stage, None] * rows
+        saved = self._per_replica("saved_fixed")[:, None] + self._per_replica("saved_per_row")[:, None] * rows
+        always = held.always[stage] + held.trained[stage] * (1 + self._state)
+        in_flight = self._in_flight(stage, micro_batches, schedule)
+        most = always[:, None] + in_flight * (saved + received + sent) + _EXTRA_MESSAGES * (received + sent)
+        enough: NDArray[np.bool_] = np.all(most <= self.setting.memory[self._device][:, None], axis=0)
+        return enough
+
+    def _in_flight(self, stage: Numbers, micro_batches: Numbers, schedule: str) -> Numbers:
+        """Most micro-batches between forward and backward, per stage given and number of micro-batches."""
+        most = len(self.groups) - stage[:, None] if schedule == "1f1b" else micro_batches
+        return np.minimum(most, micro_batches)
+
+    def num_instructions(self, micro_batches: int) -> int:
+        """About as many as the plan's program will have."""
+        replicas = np.array([len(group) for group in self.groups])
+        buckets = np.ceil(self._held.trained / DEFAULT_BUCKET_BYTES)
+        return int(np.sum(replicas * (micro_batches * (4 + 3 * self._held.messages) + 3 * buckets)))
+
+    def plan(self, micro_batches: int, schedule: str) -> Plan:
+        problem = self.setting.problem
+        shares = self.shares or [(1.0,) * len(group) for group in self.groups]
+        return Plan(
+            model=problem.graph.name,
+            fingerprint=problem.graph.fingerprint,
+            cluster=problem.cluster,
+            batch_size=problem.batch_size,
+            micro_batches=micro_batches,
+            schedule=schedule,
+            stages=tuple(
+                StagePlan(int(start), int(end), group, tuple(own))
+                for (start, end), group, own in zip(pairwise(self.edges), self.groups, shares, strict=True)
+            ),
+            batch=problem.batch,
+        )
+
+    # Per replica, all stages' one after the other
+
+    @cached_property
+    def _device(self) -> Numbers:
+        return np.array([device for group in self.groups for device in group])
+
+    @cached_property
+    def _stage(self) -> Numbers:
+        return np.repeat(np.arange(len(self.groups)), [len(group) for group in self.groups])
+
+    @cached_property
+    def _fraction(self) -> Array:
+        """Of a micro-batch's rows."""
+        if self.shares is None:
+            return 1.0 / np.array([len(group) for group in self.groups], dtype=float)[self._stage]
+        return np.array([share / sum(own) for own in self.shares for share in own])
+
+    @cached_property
+    def _kind(self) -> NDArray[np.str_]:
+        return np.array(self.setting.kinds)[self._device]
+
+    def _per_replica(self, field: str) -> Array:
+        """What a replica's stage has of a field of the atoms' costs, on the replica's kind of device."""
+        values = np.zeros(len(self._stage))
+        for kind in set(self._kind.tolist()):
+            of_stage = np.diff(self.setting.atoms.total(kind, field)[self.edges])
+            values = np.where(self._kind == kind, of_stage[self._stage], values)
+        return values
+
+    @cached_property
+    def _state(self) -> Array:
+        """Bytes the optimiser keeps per trained byte."""
+        optimizer = self.setting.problem.costs.optimizer
+        return np.array([optimizer[kind].state_bytes_per_byte for kind in self._kind.tolist()])
+
+    # Per stage and number of micro-batches
+
+    def _compute_seconds(self, rows: Array) -> Array:
+        fixed = self._per_replica("forward_fixed") + self._per_replica("backward_fixed")
+        per_row = self._per_replica("forward_per_row") + self._per_replica("backward_per_row")
+        each = fixed[:, None] + (per_row * self._fraction)[:, None] * rows
+        return np.maximum.reduceat(each / self.setting.speeds[self._device][:, None], self._first, axis=0)
+
+    def _channel_seconds(self, rows: Array) -> Array:
+        channels = [self.setting.network.channel(a, b) for a, b in pairwise(self.groups)]
+        bandwidth, latency = (np.array([c[n] for c in channels])[:, None] for n in (0, 1))
+        inner = self.edges[1:-1]
+        fixed, per_row = self.setting.atoms.crossing_fixed[inner], self.setting.atoms.crossing_per_row[inner]
+        return latency + (fixed[:, None] + per_row[:, None] * rows) / bandwidth
+
+    @cached_property
+    def _update_seconds(self) -> float:
+        """The slowest stage's gradient synchronisation and optimiser step."""
+        optimizer = self.setting.problem.costs.optimizer
+        step = np.array([optimizer[kind].seconds_per_byte for kind in self._kind.tolist()])
+        slowest = np.maximum.reduceat(step / self.setting.speeds[self._device], self._first)
+        trained = self._held.trained
+        sums = [self.setting.network.all_reduce_seconds(n, g) for n, g in zip(trained, self.groups, strict=True)]
+        return float(np.max(np.array(sums) + slowest * trained))
+
+    @cached_property
+    def _first(self) -> Numbers:
+        """The first replica of each stage."""
+        return np.concatenate([[0], np.cumsum([len(group) for group in self.groups])[:-1]])
+
+    @cached_property
+    def _held(self) -> Held:
+        return self.setting.held(self.boundaries)
