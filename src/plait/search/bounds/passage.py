@@ -12,7 +12,7 @@ from plait.program.compile import _edges, _stage_tables, make_buckets
 from plait.program.messages import transfers
 from plait.simulate.times import Times
 
-_FUSED = ("gpipe", "1f1b", "interleaved")  # schedules whose backwards stay whole
+_FUSED = ("gpipe", "1f1b", "interleaved", "pe")  # schedules whose backwards stay whole
 
 
 class Message(NamedTuple):

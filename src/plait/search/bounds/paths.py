@@ -23,7 +23,7 @@ from plait.search.bounds.passage import Message, Passage
 
 @dataclass(frozen=True)
 class Paths:
-    """By place. `after_weights` is what follows the later half of a split backward."""
+    """By place."""
 
     forward_start: Sequence[float]
     backward_start: Sequence[float]
@@ -105,8 +105,8 @@ def _turns(messages: Sequence[Message], before: Callable[[Message], float], afte
             for channel in x.channels:
                 shared[channel].append((ready, x.seconds, follows))
     for group in shared.values():
-        ready, seconds, follows = zip(*group, strict=True)
-        latest = max(latest, min(ready) + sum(seconds) + min(follows))
+        all_ready, all_seconds, all_follows = zip(*group, strict=True)
+        latest = max(latest, min(all_ready) + sum(all_seconds) + min(all_follows))
     return latest
 
 

@@ -22,7 +22,6 @@ number of links on a route.
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from plait.cost import Costs

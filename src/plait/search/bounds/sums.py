@@ -29,8 +29,8 @@ def gradient_sums(graph: Graph, times: Times) -> tuple[Sum, ...]:
     groups: defaultdict[tuple[int, ...], list[Bucket]] = defaultdict(list)
     for bucket in times.program.buckets:
         if len(bucket.ranks) > 1:
-            stages = {bisect_right(starts, atom) - 1 for atom in atoms[bucket.parameters[0]]}
-            groups[tuple(sorted(stages))].append(bucket)
+            holders = {bisect_right(starts, atom) - 1 for atom in atoms[bucket.parameters[0]]}
+            groups[tuple(sorted(holders))].append(bucket)
     means = {
         stages: replace(group[0], num_bytes=sum(bucket.num_bytes for bucket in group) // len(group))
         for stages, group in groups.items()
