@@ -6,7 +6,7 @@ median and 10 % at the 95th percentile; the gap to the bound for any plan at all
 planning takes at most 5 s for any case (baselines not counted).
 
 Models: GPT-2 medium, large and XL, BERT-large, VGG19, ResNet152 and Inception-v3, computed from presets, and five
-public profiles. Clusters: `_clusters.py`. `--seed N` draws random clusters for them instead. Nothing is run: simulated times.
+public profiles. Clusters: `_clusters.py`. `--seed N` draws random clusters instead. Nothing is run: simulated times.
 """
 
 import argparse

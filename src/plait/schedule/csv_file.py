@@ -54,11 +54,7 @@ def _lane(path: Path, row: int, cells: list[str]) -> tuple[Action, ...]:
     for column, cell in enumerate(cells, start=1):
         if cell.strip():
             try:
-<<<<<<< HEAD
                 actions.append(parse_action(cell.strip()))
-=======
-                actions.append(parse_action(cell))
->>>>>>> runtime
             except PlaitError as error:
                 raise PlaitError(
                     f"{path}, row {row}, column {column}: {error} Communication and overlapped pairs are not read: "

@@ -34,10 +34,6 @@ def schedule_from_lanes(name: str, lanes: Sequence[str], positions: Positions, m
 def _parsed(number: int, lane: str) -> Iterator[Action]:
     for index, text in enumerate(lane.split(",") if lane.strip() else ()):
         try:
-<<<<<<< HEAD
             yield parse_action(text.strip())
-=======
-            yield parse_action(text)
->>>>>>> runtime
         except PlaitError as error:
             raise PlaitError(f"lane {number}, action {index}: {error}") from None

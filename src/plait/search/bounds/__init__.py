@@ -1,5 +1,6 @@
 """Step times that cannot be beaten: by any order of a plan's micro-batches, and by any plan at all."""
 
 from plait.search.bounds.bound import Bound
+from plait.search.bounds.plan import plan_bound
 
-__all__ = ["Bound"]
+__all__ = ["Bound", "plan_bound"]

@@ -1,0 +1,126 @@
+"""Everything one micro-batch makes the machines do: computations, and messages with their way through the network."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from plait.graph import Graph
+from plait.plan import Plan, micro_batch_sizes
+from plait.program import Op, Program
+from plait.program.compile import _edges, _stage_tables, make_buckets
+from plait.program.messages import transfers
+from plait.simulate.times import Times
+
+_FUSED = ("gpipe", "1f1b", "interleaved", "pe")  # schedules whose backwards stay whole
+
+
+class Message(NamedTuple):
+    """From one place to another, forward; with `gradient` as much comes back over the same links."""
+
+    source: int
+    sink: int
+    seconds: float
+    latency: float
+    channels: tuple[int, ...]
+    gradient: bool
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One micro-batch of a certain size through all stages; `count` micro-batches of the step are of that size.
+
+    A place is a stage on one of its ranks; lists are by place. A backward is `backward` and then, where the
+    schedule splits it, `weights`, for which nobody else waits. Places without rows are not in `working`.
+    """
+
+    count: int
+    working: tuple[tuple[int, ...], ...]  # places, by stage
+    coupled: tuple[bool, ...]  # by stage
+    rows: Sequence[int]
+    forward: Sequence[float]
+    backward: Sequence[float]
+    weights: Sequence[float]
+    messages: tuple[Message, ...]
+
+
+def step_tables(plan: Plan, graph: Graph) -> tuple[Program, tuple[int, ...]]:
+    """A program's tables without its instructions, for one micro-batch of each size, and how many there are of each."""
+    sizes = micro_batch_sizes(plan.batch_size, plan.micro_batches, plan.most_replicas)
+    distinct = tuple(sorted(set(sizes)))
+    cuts = plan.cut(graph)
+    tables = Program((), _stage_tables(plan, cuts, distinct), _edges(cuts), make_buckets(plan, cuts), distinct)
+    return tables, tuple(map(sizes.count, distinct))
+
+
+def splits_backwards(plan: Plan) -> bool:
+    """May its backwards come in halves? Of a schedule not known here, they may."""
+    if plan.lanes:
+        return any("I" in lane for lane in plan.lanes)
+    return plan.schedule not in _FUSED
+
+
+def passages(tables: Program, counts: Sequence[int], times: Times) -> tuple[list[int], list[Passage]]:
+    """The rank of every place, and a passage for every size of micro-batch."""
+    ranks = [rank for stage in tables.stages for rank in stage.ranks]
+    first = [0]
+    for stage in tables.stages:
+        first.append(first[-1] + len(stage.ranks))
+    way = _ways(times.plan)
+    return ranks, [_passage(tables, number, count, times, first, way) for number, count in enumerate(counts)]
+
+
+Way = Callable[[int, int], tuple[tuple[int, ...], float, float]]
+
+
+def _ways(plan: Plan) -> Way:
+    @cache
+    def way(source: int, sink: int) -> tuple[tuple[int, ...], float, float]:
+        """Channels, bandwidth and latency from one rank to another."""
+        a, b = plan.devices[source], plan.devices[sink]
+        return plan.cluster.route(a, b), plan.cluster.bandwidth(a, b), plan.cluster.latency(a, b)
+
+    return way
+
+
+def _passage(tables: Program, number: int, count: int, times: Times, first: Sequence[int], way: Way) -> Passage:
+    devices = times.plan.cluster.devices
+    split = splits_backwards(times.plan)
+    known: dict[tuple[object, ...], tuple[float, float, float]] = {}
+    rows: list[int] = []
+    seconds: list[tuple[float, float, float]] = []
+    working = []
+    for index, stage in enumerate(tables.stages):
+        spans = stage.rows[number]
+        working.append(tuple(first[index] + i for i, (low, high) in enumerate(spans) if high > low))
+        for rank, (low, high) in zip(stage.ranks, spans, strict=True):
+            device = devices[times.plan.devices[rank]]
+            key = (index, device.kind.name, device.speed, high - low)
+            if key not in known:
+                known[key] = _seconds(times, rank, index, high - low, split) if high > low else (0.0, 0.0, 0.0)
+            rows.append(high - low)
+            seconds.append(known[key])
+    forward, backward, weights = zip(*seconds, strict=True)
+    messages = tuple(_messages(tables, number, first, way))
+    coupled = tuple(stage.coupled for stage in tables.stages)
+    return Passage(count, tuple(working), coupled, rows, forward, backward, weights, messages)
+
+
+def _seconds(times: Times, rank: int, stage: int, rows: int, split: bool) -> tuple[float, float, float]:
+    """Forward, backward as far as others wait for it, and the rest of it."""
+    forward = times.compute(rank, Op.F, stage, rows)
+    if split:
+        return forward, times.compute(rank, Op.I, stage, rows), times.compute(rank, Op.W, stage, rows)
+    return forward, times.compute(rank, Op.B, stage, rows), 0.0
+
+
+def _messages(tables: Program, number: int, first: Sequence[int], way: Way) -> Iterator[Message]:
+    for edge in tables.edges:
+        sending = tables.stages[edge.producer]
+        for consumer in edge.consumers:
+            receiving = tables.stages[consumer]
+            for i, j, (low, high) in transfers(edge.value, sending.rows[number], receiving.rows[number]):
+                channels, bandwidth, latency = way(sending.ranks[i], receiving.ranks[j])
+                seconds = edge.value.num_bytes(high - low) / bandwidth
+                places = first[edge.producer] + i, first[consumer] + j
+                yield Message(*places, seconds, latency, channels, edge.value.requires_grad)

@@ -1,0 +1,177 @@
+"""What no order of micro-batches can beat, for a given partition, replication and mapping.
+
+A step ends when every rank has computed, every gradient sum is done and every message has left (that is L), the
+loss is known to all, and every rank has stepped its optimiser: T = L + meeting + max over ranks of their steps.
+L is at least each of the following; releases and tails are the longest paths of a micro-batch (`paths`), of the
+size for which they are shortest, and every serial resource is bounded by Jackson's argument (`serial`).
+
+- load (`_loads`): a rank computes all its forwards and backwards one at a time; head + sum of F + B + tail. With
+  split backwards nobody waits for the later halves W, so the tail after them is only the gradient sum.
+- coupled load (`_coupled`): a stage whose ranks start together takes the slowest rank's time for each computation.
+- host (`_hosts`): the ranks of a host with `slots` cores work off at most `slots` seconds per second.
+- channel (`_channels`): everything with this channel on its way, gradient sums too, holds it alone. A sum is
+  released when the last backward of its stage can be over, on the slowest rank.
+- memory (`_in_flight`): a rank with room for K micro-batches' saved bytes, each kept for the round trip
+  F + between + B at least, needs sum of round trips / K.
+
+The sums of a stage's n buckets are taken as n of the mean size, which is exact for times that are affine in the
+bytes and no more than the true sum wherever they are convex. O(places + messages of one micro-batch), times the
+number of links on a route.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from plait.cost import Costs
+from plait.graph import Graph
+from plait.plan import Plan
+from plait.search.bounds.bound import NOTHING, Bound, strongest
+from plait.search.bounds.passage import Passage, passages, step_tables
+from plait.search.bounds.paths import Paths, longest_paths
+from plait.search.bounds.room import room_for_activations
+from plait.search.bounds.serial import Item, serial_bound
+from plait.search.bounds.sums import Sum, gradient_sums, slowest_step
+from plait.simulate.times import Times
+
+
+def plan_bound(plan: Plan, graph: Graph, costs: Costs) -> Bound:
+    """The strongest of the arguments above."""
+    tables, counts = step_tables(plan, graph)
+    times = Times(tables, plan, costs)
+    step = _Step(graph, times, counts, gradient_sums(graph, times))
+    found = strongest(NOTHING, *step.loads(), *step.coupled(), *step.hosts(), *step.channels(), *step.in_flight())
+    return found.later(times.meeting + slowest_step(times))
+
+
+class _Step:
+    """The serial resources of a step, each with what it must do."""
+
+    def __init__(self, graph: Graph, times: Times, counts: Sequence[int], sums: Sequence[Sum]) -> None:
+        self.graph, self.times, self.plan, self.sums = graph, times, times.plan, sums
+        self.tables = times.program
+        self.ranks, self.passages = passages(self.tables, counts, times)
+        self.stage_of = [index for index, stage in enumerate(self.tables.stages) for _ in stage.ranks]
+        self.after_stage = [
+            max((s.seconds for s in sums if index in s.stages), default=0.0) for index in range(len(self.tables.stages))
+        ]
+        self.paths = [longest_paths(passage, self.after_stage) for passage in self.passages]
+        self.working = sorted({place for passage in self.passages for stage in passage.working for place in stage})
+
+    def _sizes(self, place: int) -> list[tuple[Passage, Paths]]:
+        """The sizes of micro-batch of which the place has rows."""
+        return [pair for pair in zip(self.passages, self.paths, strict=True) if pair[0].rows[place]]
+
+    @cached_property
+    def computations(self) -> dict[int, tuple[Item, ...]]:
+        """By place: all forwards, all backwards, and all later halves of backwards."""
+        return {place: self._computations(place) for place in self.working}
+
+    def _computations(self, place: int) -> tuple[Item, ...]:
+        sizes = self._sizes(place)
+        weights = sum(p.count * p.weights[place] for p, _ in sizes)
+        forward = Item(
+            min(x.forward_start[place] for _, x in sizes),
+            sum(p.count * p.forward[place] for p, _ in sizes),
+            min(x.after_forward[place] for _, x in sizes),
+        )
+        backward = Item(
+            min(x.backward_start[place] for _, x in sizes),
+            sum(p.count * p.backward[place] for p, _ in sizes),
+            min(x.after_backward[place] for _, x in sizes),
+        )
+        if not weights:
+            return forward, backward
+        release = min(x.backward_start[place] + p.backward[place] for p, x in sizes)
+        return forward, backward, Item(release, weights, self.after_stage[self.stage_of[place]])
+
+    def loads(self) -> Iterator[Bound]:
+        by_rank: defaultdict[int, list[int]] = defaultdict(list)
+        for place in self.working:
+            by_rank[self.ranks[place]].append(place)
+        for rank, places in by_rank.items():
+            items = [item for place in places for item in self.computations[place]]
+            yield Bound(serial_bound(items), "load", self._where(rank, places))
+
+    def coupled(self) -> Iterator[Bound]:
+        for index, stage in enumerate(self.tables.stages):
+            if stage.coupled:
+                yield Bound(serial_bound(self._together(index)), "coupled load", f"stage {index}")
+
+    def _together(self, stage: int) -> list[Item]:
+        """What the ranks of a coupled stage do in step, as if it were one device."""
+        items = [self.computations[place] for place in self.working if self.stage_of[place] == stage]
+        pairs = [(p, p.working[stage]) for p in self.passages]
+        forward = sum(p.count * max(p.forward[place] for place in places) for p, places in pairs)
+        backward = sum(p.count * max(p.backward[place] for place in places) for p, places in pairs)
+        return [
+            Item(min(i[0].release for i in items), forward, min(i[0].tail for i in items)),
+            Item(min(i[1].release for i in items), backward, min(i[1].tail for i in items)),
+        ]
+
+    def hosts(self) -> Iterator[Bound]:
+        slots = {host.name: host.compute_slots for host in self.plan.cluster.hosts}
+        by_host: defaultdict[str, list[Item]] = defaultdict(list)
+        for place in self.working:
+            host = self.plan.cluster.devices[self.plan.devices[self.ranks[place]]].host
+            if slots[host] is not None:
+                by_host[host] += self.computations[place]
+        for host, items in by_host.items():
+            yield Bound(serial_bound(items, slots[host] or 1), "host", host)
+
+    def channels(self) -> Iterator[Bound]:
+        items: defaultdict[int, list[Item]] = defaultdict(list)
+        for passage, paths in zip(self.passages, self.paths, strict=True):
+            for x in passage.messages:
+                seconds = passage.count * x.seconds
+                left = x.latency + passage.forward[x.sink] + paths.after_forward[x.sink]
+                there = Item(paths.forward_start[x.source] + passage.forward[x.source], seconds, left)
+                for channel in x.channels:
+                    items[channel].append(there)
+                if x.gradient:
+                    left = x.latency + passage.backward[x.source] + paths.after_backward[x.source]
+                    back = Item(paths.backward_start[x.sink] + passage.backward[x.sink], seconds, left)
+                    for channel in x.channels:
+                        items[channel ^ 1].append(back)
+        for found in self.sums:
+            item = Item(max(self._last_backward(stage) for stage in found.stages), found.seconds, 0.0)
+            for channel in found.channels:
+                items[channel].append(item)
+        for channel, crossing in items.items():
+            yield Bound(serial_bound(crossing), "channel", " to ".join(self.plan.cluster.channel_ends(channel)))
+
+    def _last_backward(self, stage: int) -> float:
+        """When the last backward of a stage can be over on all its ranks."""
+        ends = [
+            serial_bound([item._replace(tail=0.0) for item in self.computations[place]])
+            for place in self.working
+            if self.stage_of[place] == stage
+        ]
+        if self.tables.stages[stage].coupled:
+            ends.append(serial_bound([item._replace(tail=0.0) for item in self._together(stage)]))
+        return max(ends)
+
+    def in_flight(self) -> Iterator[Bound]:
+        room = room_for_activations(self.plan, self.graph, self.times.costs)
+        for place in self.working:
+            rank, stage = self.ranks[place], self.stage_of[place]
+            table, sizes = self.tables.stages[stage], self._sizes(place)
+            if table.recompute:
+                continue
+            device = self.plan.cluster.devices[self.plan.devices[rank]]
+            saved = min(
+                self.times.costs.saved_bytes(device.kind.name, table.start, table.end, p.rows[place]) for p, _ in sizes
+            )
+            at_once = max(room[rank] // saved, 1) if saved else math.inf
+            trips = sum(
+                p.count * (p.forward[place] + x.between[place] + p.backward[place] + p.weights[place]) for p, x in sizes
+            )
+            last = self.computations[place][-1].tail
+            yield Bound(
+                self.computations[place][0].release + trips / at_once + last, "memory", self._where(rank, [place])
+            )
+
+    def _where(self, rank: int, places: Sequence[int]) -> str:
+        stages = ", ".join(str(self.stage_of[place]) for place in places)
+        return f"stage {stages} on {self.plan.cluster.devices[self.plan.devices[rank]].name}"

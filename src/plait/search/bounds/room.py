@@ -1,0 +1,26 @@
+"""How much memory a rank has left for what its forwards save."""
+
+from bisect import bisect_right
+
+from plait.cost import Costs
+from plait.graph import Graph
+from plait.plan import Plan
+
+
+def room_for_activations(plan: Plan, graph: Graph, costs: Costs) -> list[int]:
+    """Bytes by rank: the device's memory less parameters, gradients, optimiser state and buffers."""
+    starts = [stage.start for stage in plan.stages]
+    held, trained = [0] * len(starts), [0] * len(starts)
+    for parameter in graph.parameters:
+        for stage in {bisect_right(starts, atom) - 1 for atom in parameter.atoms}:
+            held[stage] += parameter.num_bytes
+            trained[stage] += parameter.num_bytes if parameter.trainable else 0
+    room = []
+    for device_index in plan.devices:
+        device = plan.cluster.devices[device_index]
+        own = [index for index, stage in enumerate(plan.stages) if device_index in stage.devices]
+        # A parameter that several stages of one device share is there once.
+        alone = max if len(own) > 1 else sum
+        state = 1 + costs.optimizer[device.kind.name].state_bytes_per_byte
+        room.append(device.memory_bytes - int(alone(held[s] + trained[s] * state for s in own)))
+    return room
