@@ -15,15 +15,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import geometric_mean, median, quantiles
 
-from _cases import Case, cases, models
-from _clusters import clusters, random_cluster
-from plait.search.baselines import BASELINES, compare
 from rich.console import Console
 from rich.table import Table
 
+from _cases import Case, cases, models
+from _clusters import clusters, random_cluster
 from _harness import arguments, finish
 from plait.errors import PlaitError
 from plait.search import Problem, find_plans
+from plait.search.baselines import BASELINES, compare
 
 BUDGET = 4.0  # of the 5 s that a case may take
 OWN_MEDIAN, OWN_WORST, ANY_MEDIAN, SECONDS = 0.03, 0.10, 0.20, 5.0

@@ -11,7 +11,7 @@ that there is an answer whatever the budget.
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from plait.cluster import Cluster
@@ -20,7 +20,7 @@ from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.plan import Plan
 from plait.program import check_program, compile_program
-from plait.search.bounds import Bound
+from plait.search.bounds import Bound, plan_bound
 from plait.search.contradictions import check_stage_counts, limits_of
 from plait.search.groups import Groups
 from plait.search.judge import Candidate, evaluate
@@ -110,7 +110,10 @@ class _Search:
         if not found:
             raise PlaitError(self._nothing_fits())
         check_program(compile_program(found[0].plan, self.problem.graph))
-        return _distinct(found)
+        return [self._bounded(candidate) for candidate in _distinct(found)]
+
+    def _bounded(self, candidate: Candidate) -> Candidate:
+        return replace(candidate, bound=plan_bound(candidate.plan, self.problem.graph, self.problem.costs))
 
     def _until(self, share: float) -> float:
         return self.start + share * self.budget
