@@ -145,19 +145,16 @@ class _Search:
         if schedule not in (None, SPLIT, FUSED) or self.wishes.num_stages is not None or self.limits.held:
             return layouts
         virtual = (virtual_layouts(layout, self.problem, self.limits, None) for layout in layouts[:_VIRTUAL])
-        return [*layouts[:_VIRTUAL], *(layout for found in virtual for layout in found), *layouts[_VIRTUAL:]]
+        return sorted([*layouts, *(layout for found in virtual for layout in found)], key=self.scorer)
 
     def _judged(self, layouts: Sequence[Layout]) -> Iterator[Candidate]:
         """The best order of every layout first, then the next best ones, until time is up or all have been seen."""
-        waiting = [
-            iter(orders(layout, self.problem, self.groups, self.scorer, self.wishes.schedule))
-            for layout in layouts
-            if self.scorer.times(layout) is not None
-        ]
-        judged = 0
+        waiting = [self._orders(layout) for layout in layouts if self.scorer.times(layout) is not None]
+        judged, longest = 0, 0.0
         while waiting:
             for order in list(waiting):
-                if judged and time.perf_counter() > self._until(1.0):
+                start = time.perf_counter()
+                if judged and start + longest > self._until(1.0):
                     return
                 plan = next(order, None)
                 if plan is None:
@@ -168,8 +165,14 @@ class _Search:
                 except PlaitError as error:
                     self.rejected.append((name_of(plan), str(error)))
                     continue
+                finally:
+                    longest = max(longest, time.perf_counter() - start)
                 judged += 1
                 yield candidate
+
+    def _orders(self, layout: Layout) -> Iterator[Plan]:
+        """Made when the first is asked for: many layouts are never come to."""
+        yield from orders(layout, self.problem, self.groups, self.scorer, self.wishes.schedule)
 
     def _nothing_fits(self) -> str:
         """Why even the plan that takes the least memory cannot run."""

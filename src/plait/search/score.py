@@ -5,7 +5,8 @@ next (and back), A_s the gradient sum and optimiser step, M micro-batches:
 
     h_s = sum over i < s of F_i + c_i                          the earliest start of stage s
     t_s = max over i <= s of sum over i <= k < s of (b_k + c_k) + w_i + A_i     what follows its last backward
-    score = max( max_s h_s + M (F_s + B_s) + max(A_s, t_s),  max_s h_s - c_s + M max(c_s, c'_s) + F_s + b_s + t_s,
+    score = max( max_p min h_s + M sum (F_s + B_s) + min max(A_s, t_s) over the stages s of position p,
+                  max_s h_s - c_s + M max(c_s, c'_s) + F_s + b_s + t_s,
                  M max_l busy_l )
 
 where b and w are the parts of a backward others wait for and nobody waits for (I and W where it is split; then s of the
@@ -16,6 +17,7 @@ values charged on every boundary they pass: near to the truth and quick, no boun
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from plait.plan import DEFAULT_BUCKET_BYTES
@@ -62,7 +64,8 @@ class Scorer:
         times = self.times(layout)
         if times is None:
             return math.inf
-        return max(_longest(times, layout.micro_batches), layout.micro_batches * times.busiest)
+        count = layout.micro_batches
+        return max(_longest(times, layout.positions, count), count * times.busiest)
 
     def times(self, layout: Layout) -> LayoutTimes | None:
         """None where a stage does not fit or may not be split."""
@@ -158,16 +161,20 @@ class Scorer:
         return over, under, max(busy.values(), default=0.0)
 
 
-def _longest(times: LayoutTimes, count: int) -> float:
-    """The load and channel certificates, in one pass: `head` is h_s, `chain` what follows the last gradient sent on."""
+def _longest(times: LayoutTimes, positions: Sequence[Sequence[int]], count: int) -> float:
+    """The load and channel certificates: `head` is h_s, `chain` what follows the last gradient that is sent on."""
     head, chain, longest = 0.0, 0.0, 0.0
+    heads, tails = [], []
     for s, (forward, back, weight, after) in enumerate(times.stages):
         if s:
             over, under = times.over[s - 1], times.under[s - 1]
             chain += under
             longest = max(longest, head - over + count * max(over, under) + forward + back + chain)
-        put_off = min(count, s + 1) * weight
-        longest = max(longest, head + count * (forward + back + weight) + max(after, chain - put_off))
+        heads.append(head)
+        tails.append(max(after, chain - min(count, s + 1) * weight))
         chain = max(back + chain, back + weight + after)
         head += forward + (times.over[s] if s < len(times.over) else 0.0)
+    for stages in positions:
+        load = sum(sum(times.stages[s][:3]) for s in stages)
+        longest = max(longest, min(heads[s] for s in stages) + count * load + min(tails[s] for s in stages))
     return longest
