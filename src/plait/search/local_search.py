@@ -1,8 +1,8 @@
 """Local search over layouts: small changes that the scorer likes, until none is left or time is up.
 
-Moves: a stage boundary by 1, 2, 4, … atoms; a device from one stage to a neighbouring one; two devices of two stages
-swapped; a stage's recomputation; twice or half the micro-batches. The first improvement is taken, and boundaries are
-tried first, being the cheapest and most often right.
+Moves: a stage boundary, or several neighbouring ones, by 1, 2, 4, … atoms; a device from one stage to the next; two
+devices of two stages swapped; a stage's recomputation; twice or half the micro-batches. The first improvement is taken,
+and boundaries are tried first, being the cheapest and most often right.
 """
 
 import math
@@ -14,7 +14,8 @@ from plait.search.groups import Group
 from plait.search.layout import Layout
 from plait.search.limits import Limits
 
-_BETTER = 1 - 1e-4  # a smaller gain is not worth another round
+_BETTER = 1 - 1e-5  # a smaller gain is not worth another round
+_FEW = 7  # boundaries that are moved together
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ def improved(
     score: Callable[[Layout], float],
     may: Freedom,
     deadline: float,
-) -> tuple[Layout, float]:
-    """A local optimum from `layout`, and its score."""
+) -> Layout:
+    """A local optimum from `layout`."""
     best = score(layout)
     moved = True
     while moved and time.perf_counter() < deadline:
@@ -46,7 +47,7 @@ def improved(
                 break
             if time.perf_counter() >= deadline:
                 break
-    return layout, best
+    return layout
 
 
 def _neighbours(layout: Layout, may: Freedom) -> Iterator[Layout]:
@@ -64,14 +65,18 @@ def _neighbours(layout: Layout, may: Freedom) -> Iterator[Layout]:
 
 def _moved_boundaries(layout: Layout, limits: Limits) -> Iterator[Layout]:
     edges = (0, *layout.boundaries, limits.num_atoms)
-    for index, boundary in enumerate(layout.boundaries):
-        step = 1
-        while step <= limits.num_atoms // 4 + 1:
-            for place in (boundary - step, boundary + step):
-                boundaries = (*layout.boundaries[:index], place, *layout.boundaries[index + 1 :])
-                if edges[index] < place < edges[index + 2] and limits.admits(boundaries):
-                    yield layout.changed(boundaries=boundaries)
-            step *= 2
+    count = len(layout.boundaries)
+    for length in range(1, count + 1 if count <= _FEW else 2):
+        for first in range(count - length + 1):
+            last = first + length
+            step = 1
+            while step <= limits.num_atoms // 4 + 1:
+                for by in (-step, step):
+                    moved = tuple(boundary + by for boundary in layout.boundaries[first:last])
+                    boundaries = (*layout.boundaries[:first], *moved, *layout.boundaries[last:])
+                    if edges[first] < moved[0] and moved[-1] < edges[last + 1] and limits.admits(boundaries):
+                        yield layout.changed(boundaries=boundaries)
+                step *= 2
 
 
 def _recomputing(layout: Layout) -> Iterator[Layout]:

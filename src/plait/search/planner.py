@@ -132,8 +132,8 @@ class _Search:
         for number, layout in enumerate(chosen):
             begin = time.perf_counter()
             share = (self._until(_IMPROVING) - begin) / (len(chosen) - number)
-            better, score = improved(layout, self.scorer, self.may, begin + share)
-            scored[better] = score
+            better = improved(layout, self.scorer.downhill, self.may, begin + share)
+            scored[better] = self.scorer(better)
         best = sorted(scored, key=scored.__getitem__)
         return [*best, *(layout for layout in chosen if layout not in scored)]
 

@@ -26,6 +26,8 @@ from plait.search.layout import Layout
 from plait.search.loads import Loads
 from plait.search.problem import Problem
 
+_POWER, _LITTLE = 4, 0.01
+
 
 class StageTimes(NamedTuple):
     """Of one micro-batch on one stage, and what comes after the last of them. A fused backward is all `input`."""
@@ -62,10 +64,16 @@ class Scorer:
 
     def __call__(self, layout: Layout) -> float:
         times = self.times(layout)
+        return math.inf if times is None else _step(times, layout)
+
+    def downhill(self, layout: Layout) -> float:
+        """The score and a little of how uneven the stages are, so that a search sees its way where a score is flat."""
+        times = self.times(layout)
         if times is None:
             return math.inf
-        count = layout.micro_batches
-        return max(_longest(times, layout.positions, count), count * times.busiest)
+        loads = [sum(stage[:3]) for stage in times.stages]
+        uneven = (sum(load**_POWER for load in loads) / len(loads)) ** (1 / _POWER)
+        return _step(times, layout) + _LITTLE * layout.micro_batches * uneven
 
     def times(self, layout: Layout) -> LayoutTimes | None:
         """None where a stage does not fit or may not be split."""
@@ -159,6 +167,11 @@ class Scorer:
                 busy[channel] = busy.get(channel, 0.0) + forward * share
                 busy[channel ^ 1] = busy.get(channel ^ 1, 0.0) + backward * share
         return over, under, max(busy.values(), default=0.0)
+
+
+def _step(times: LayoutTimes, layout: Layout) -> float:
+    count = layout.micro_batches
+    return max(_longest(times, layout.positions, count), count * times.busiest)
 
 
 def _longest(times: LayoutTimes, positions: Sequence[Sequence[int]], count: int) -> float:
