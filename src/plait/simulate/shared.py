@@ -1,5 +1,8 @@
 """Devices that are processes on one machine: they share its cores evenly when more are busy than there are."""
 
+from collections import Counter
+
+from plait.plan import Plan
 from plait.program import Instruction
 
 _DONE = 1e-12  # of the time of day, which is all that floating point keeps of the work left
@@ -41,3 +44,15 @@ class SharedHost:
             for entry in self.busy.values():
                 entry[0] -= worked
         self.clock = max(self.clock, now)
+
+
+def shared_hosts(plan: Plan, *, first_event: int) -> list[SharedHost | None]:
+    """Per rank: the host whose cores it shares, or None where it has its own."""
+    names = [plan.cluster.devices[device].host for device in plan.devices]
+    slots = {host.name: host.compute_slots for host in plan.cluster.hosts}
+    made: dict[str, SharedHost] = {}
+    for name, count in Counter(names).items():
+        capacity = slots[name]
+        if capacity is not None and capacity < count:
+            made[name] = SharedHost(first_event + len(made), capacity)
+    return [made.get(name) for name in names]

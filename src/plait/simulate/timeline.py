@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from plait.program import Instruction, parse_instruction
+from plait.program.garbage import no_collection
 
 
 class Span(NamedTuple):
@@ -34,23 +35,34 @@ class RankSummary:
     bubble: float
 
 
+Record = tuple[int, str, Instruction, float, float]  # the fields of a `Span`; a span is one
+
+
 @dataclass(frozen=True)
 class Timeline:
-    """One step. `source` is "simulated" or "measured"."""
+    """One step. `source` is "simulated" or "measured"; `records` are its spans, or tuples of their fields.
+
+    A plain tuple takes a quarter of the time of a span, and few timelines of a search are ever looked at.
+    """
 
     source: str
     num_ranks: int
-    spans: tuple[Span, ...]
+    records: tuple[Record, ...]
     step_seconds: float
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        with no_collection():
+            return tuple(map(Span._make, self.records))
 
     @cached_property
     def ranks(self) -> tuple[RankSummary, ...]:
         busy, exposed = [0.0] * self.num_ranks, [0.0] * self.num_ranks
-        for span in self.spans:
-            if span.lane == "compute":
-                busy[span.rank] += span.end - span.start
-            elif span.lane == "wait":
-                exposed[span.rank] += span.end - span.start
+        for rank, lane, _, start, end in self.records:
+            if lane == "compute":
+                busy[rank] += end - start
+            elif lane == "wait":
+                exposed[rank] += end - start
         return tuple(
             RankSummary(b, min(e, self.step_seconds - b), max(self.step_seconds - b - e, 0.0))
             for b, e in zip(busy, exposed, strict=True)
@@ -58,7 +70,7 @@ class Timeline:
 
     def compute_order(self, rank: int) -> list[str]:
         """Labels of the rank's computations in the order they ran."""
-        own = [s for s in self.spans if s.rank == rank and s.lane == "compute"]
+        own = [Span._make(record) for record in self.records if record[:2] == (rank, "compute")]
         return [span.label for span in sorted(own, key=lambda s: s.start)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,7 +78,7 @@ class Timeline:
             "source": self.source,
             "num_ranks": self.num_ranks,
             "step_seconds": self.step_seconds,
-            "spans": [[s.rank, s.lane, str(s.what), s.start, s.end] for s in self.spans],
+            "spans": [[rank, lane, str(what), start, end] for rank, lane, what, start, end in self.records],
         }
 
     @classmethod

@@ -1,0 +1,110 @@
+"""Messages on the links: full duplex, exclusive, first ready first served.
+
+A transfer takes every channel on its route, from when sender and receiver are both ready and the channels are free,
+for bytes over the slowest bandwidth; it arrives one latency later.
+"""
+
+from collections.abc import Sequence
+from heapq import heappush
+
+from plait.plan import Plan
+from plait.program import Program
+from plait.simulate.script import Load, Script
+from plait.simulate.timeline import Record
+
+NOT_YET = -1.0
+NOBODY = -1
+
+
+class Network:
+    """Where every message is. Indices are the message and moment numbers of `script.Part`.
+
+    `ready` is when the first of sender and receiver came to the message, `when` the time of each moment, and
+    `sleeper` the rank that waits for it; `events` is the engine's heap.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        script: Script,
+        plan: Plan,
+        events: list[tuple[float, int]],
+        first_event: int,
+        records: list[Record] | None,
+    ) -> None:
+        self.messages = script.messages
+        self.transfers = _transfers(program, script.loads, plan)
+        self.events = events
+        self.first_event = first_event
+        self.records = records
+        self.channel_free = [0.0] * plan.cluster.num_channels
+        num_moments = 2 * len(script.messages)
+        self.ready = [NOT_YET] * num_moments
+        self.begun = [NOT_YET] * num_moments
+        self.when = [NOT_YET] * num_moments
+        self.sleeper = [NOBODY] * num_moments
+        self.delayed: list[int] = []
+
+    def place_later(self, message: int, ready: float) -> None:
+        """Places the message in its turn: when its later side is ready, after whoever is ready before."""
+        heappush(self.events, (ready, self.first_event + len(self.delayed)))
+        self.delayed.append(message)
+
+    def place_delayed(self, event: int, now: float) -> None:
+        self.place(self.delayed[event - self.first_event], now)
+
+    def place(self, message: int, now: float) -> None:
+        """Both sides are ready: the transfer is given its time on the links, and who waits for it goes on."""
+        sent = self.messages[message >> 1]
+        assert sent is not None
+        send, load = sent
+        source, channels, seconds, latency = self.transfers[load]
+        start, left = self.occupy(channels, now, seconds)
+        arrived = left + latency
+        self.begun[message] = start
+        self.when[message] = left
+        self.when[message + 1] = arrived
+        if self.records is not None:
+            self.records.append((source, "send", send, start, arrived))
+        sender, receiver = self.sleeper[message : message + 2]
+        if sender >= 0:
+            heappush(self.events, (now, sender))
+        if receiver >= 0:
+            heappush(self.events, (now, receiver))
+
+    def occupy(self, channels: Sequence[int], ready: float, seconds: float) -> tuple[float, float]:
+        """From when to when these channels are used together."""
+        free = self.channel_free
+        start = ready
+        for channel in channels:
+            if free[channel] > start:
+                start = free[channel]
+        end = start + seconds
+        for channel in channels:
+            free[channel] = end
+        return start, end
+
+    def on_the_wire(self, moments: Sequence[int], until: float) -> float:
+        """Since when the last of these messages, there at `until`, have been under way."""
+        start = until
+        for moment in moments:
+            if self.when[moment | 1] >= until and self.begun[moment & ~1] < start:
+                start = self.begun[moment & ~1]
+        return start
+
+
+Transfer = tuple[int, tuple[int, ...], float, float]  # source, channels, seconds on them, latency
+
+
+def _transfers(program: Program, loads: Sequence[Load], plan: Plan) -> list[Transfer]:
+    cluster, devices = plan.cluster, plan.devices
+    found: list[Transfer] = []
+    routes: dict[tuple[int, int], tuple[tuple[int, ...], float, float]] = {}
+    for source, sink, name, rows in loads:
+        ends = devices[source], devices[sink]
+        if ends not in routes:
+            routes[ends] = cluster.route(*ends), cluster.bandwidth(*ends), cluster.latency(*ends)
+        channels, bandwidth, latency = routes[ends]
+        size = program.edge_by_name[name].value.num_bytes(rows)
+        found.append((source, channels, size / bandwidth, latency))
+    return found
