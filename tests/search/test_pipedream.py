@@ -78,7 +78,7 @@ def test_a_host_takes_what_its_best_pipeline_takes() -> None:
 
 
 def test_layers_that_send_much_are_replicated_and_heavy_ones_are_not() -> None:
-    sent, weights = [10**8, 10**8, 10, 10], [10, 10, 10, 10**8]
+    sent, weights = [10**9, 10**9, 10, 10], [10, 10, 10, 10**8]
     asked = problem(hosts(4), [0.03] * 4, weights=weights, sent=sent, batch_size=64, micro_batches=8)
     plan = BASELINES["pipedream"](asked)
     assert [(stage.end, stage.replicas) for stage in plan.stages] == [(3, 3), (4, 1)]

@@ -21,7 +21,7 @@ from plait.search.problem import Problem
 
 _JUDGED = 8
 _PER_LAYOUT = 2
-_INSTRUCTIONS = 80_000  # compiled and simulated in less than a second
+_INSTRUCTIONS = 100_000  # compiled and simulated in about a second
 
 
 def micro_batch_counts(problem: Problem, replicas: int) -> Numbers:

@@ -81,7 +81,7 @@ class Layout:
         """About as many as the plan's program will have."""
         replicas = np.array([len(group) for group in self.groups])
         buckets = np.ceil(self._held.trained / DEFAULT_BUCKET_BYTES)
-        return int(np.sum(replicas * (micro_batches * (4 + 3 * self._held.messages) + 3 * buckets)))
+        return int(np.sum(replicas * (micro_batches * (4 + 2 * self._held.messages) + 3 * buckets)))
 
     def plan(self, micro_batches: int, schedule: str) -> Plan:
         problem = self.setting.problem
