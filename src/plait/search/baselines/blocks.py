@@ -61,6 +61,17 @@ class Blocks:
         """[start, end]: may the blocks between two edges be on several devices?"""
         return self.unsplittable[:, None] == self.unsplittable[None, :]
 
+    def merged(self, edges: Numbers) -> "Blocks":
+        """Parted at these edges alone."""
+        return Blocks(
+            self.edges[edges],
+            {kind: totals[:, edges] for kind, totals in self.totals.items()},
+            self.weights[edges],
+            self.crossing_fixed[edges],
+            self.crossing_per_row[edges],
+            self.unsplittable[edges],
+        )
+
     def atoms(self, boundaries: list[int]) -> tuple[int, ...]:
         """Boundaries between blocks as boundaries between atoms."""
         return tuple(int(self.edges[boundary]) for boundary in boundaries)
@@ -97,7 +108,7 @@ def blocks_of(problem: Problem, most: int | None = None) -> Blocks:
     rows = max(1.0, problem.batch_size / len(problem.cluster.devices))
     if most is None or num_atoms <= most:
         return everything
-    return _kept(everything, _quiet_edges(everything.seconds(kind, rows), everything.crossing(rows), most))
+    return everything.merged(_quiet_edges(everything.seconds(kind, rows), everything.crossing(rows), most))
 
 
 def _quiet_edges(seconds: Array, crossing: Array, most: int) -> Numbers:
@@ -108,14 +119,3 @@ def _quiet_edges(seconds: Array, crossing: Array, most: int) -> Numbers:
         if last > first:
             chosen.add(int(first + np.argmin(crossing[first:last])))
     return np.array(sorted(chosen))
-
-
-def _kept(blocks: Blocks, edges: Numbers) -> Blocks:
-    return Blocks(
-        blocks.edges[edges],
-        {kind: totals[:, edges] for kind, totals in blocks.totals.items()},
-        blocks.weights[edges],
-        blocks.crossing_fixed[edges],
-        blocks.crossing_per_row[edges],
-        blocks.unsplittable[edges],
-    )

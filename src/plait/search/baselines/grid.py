@@ -1,11 +1,11 @@
 """The best uniform grid, as a Megatron user would sweep it: data parallel x pipeline x (in time) tensor parallel.
 
-Every dp and pp with dp * pp <= devices, stages of equal compute (a `Graph` does not tell layers apart), micro-batches
-of 1, 2, 4, … rows a replica, 1F1B. Devices are dealt as Megatron deals ranks: tensor parallel fastest, then data
-parallel, pipeline last, so stage p holds the dp devices from p * dp on in file order, and a data-parallel group stays
-inside a host where it fits. Tensor parallelism enters here as a third number of the sweep, tp consecutive devices in
-place of each one, when plans can say so; until then tp is 1. The quick formula ranks the grid, the simulator judges the
-best few.
+Every dp and pp with dp * pp <= devices, stages of equal compute or of whole layers, micro-batches of 1, 2, 4, … rows a
+replica, 1F1B. Devices are dealt as Megatron deals ranks: tensor parallel fastest, then data parallel, pipeline last, so
+stage p holds the dp devices from p * dp on in file order, and a data-parallel group stays inside a host where it fits.
+Tensor parallelism enters here as a third number of the sweep, tp consecutive devices in place of each one, when plans
+can say so; until then tp is 1. The quick formula ranks the grid, the simulator judges the best few. On more than
+`_LARGE` devices grids that leave half of them idle are left out.
 """
 
 from collections.abc import Iterator
@@ -20,6 +20,8 @@ from plait.search.baselines.layout import Layout
 from plait.search.baselines.setting import Setting
 from plait.search.problem import Problem
 
+_LARGE = 128
+
 
 def grid(problem: Problem) -> Plan:
     return best_plan("grid", problem, _sweep(Setting(problem)))
@@ -28,10 +30,12 @@ def grid(problem: Problem) -> Plan:
 def _sweep(setting: Setting) -> Iterator[Option]:
     devices = len(setting.devices)
     most_stages = min(devices, len(setting.atoms))
-    for pipeline, boundaries in enumerate(even_boundaries(setting, most_stages), start=1):
-        for data in range(1, min(devices // pipeline, setting.problem.batch_size) + 1):
+    for pipeline, splits in enumerate(even_boundaries(setting, most_stages), start=1):
+        fewest = devices // (2 * pipeline) + 1 if devices > _LARGE else 1
+        for data in range(fewest, min(devices // pipeline, setting.problem.batch_size) + 1):
             groups = tuple(tuple(range(stage * data, (stage + 1) * data)) for stage in range(pipeline))
-            yield from options(Layout(setting, boundaries, groups), "1f1b", _counts(setting.problem, data))
+            for boundaries in splits:
+                yield from options(Layout(setting, boundaries, groups), "1f1b", _counts(setting.problem, data))
 
 
 def _counts(problem: Problem, data: int) -> Numbers:

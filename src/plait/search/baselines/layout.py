@@ -4,7 +4,8 @@ For S stages, M micro-batches, F_s, B_s of one micro-batch on the slowest replic
 
     seconds = fill + max( (M - 1) max(F_s + B_s, c), max_s (M / K_s - 1) RTT_s ) + max_s (A_s + step_s)
     fill    = sum_s (F_s + B_s) + sum of boundaries 2 c
-    RTT_s   = the part of fill from stage s on, K_s = the micro-batches it may hold: S - s in 1F1B, M in GPipe
+    RTT_s   = the part of fill from stage s on, but with messages that share no cable, as replicas do not keep step;
+    K_s     = the micro-batches stage s may hold: S - s in 1F1B, M in GPipe
 
 the pipeline filled and drained, its slowest resource or its round trips in between, then synchronised (A_s, a ring).
 It ranks candidates; what a plan really takes is the simulator's to say. Memory is what a stage always holds plus, for
@@ -47,17 +48,15 @@ class Layout:
     def seconds(self, micro_batches: Numbers, schedule: str) -> Array:
         """Step time for each number of micro-batches."""
         rows = self.setting.problem.batch_size / micro_batches
-        round_trip = compute = self._compute_seconds(rows)
-        load = compute.max(axis=0)
-        if len(self.groups) > 1:
-            one_way = self._channel_seconds(rows)
-            load = np.maximum(load, one_way.max(axis=0))
-            round_trip = compute + 2 * np.vstack([one_way, np.zeros(len(rows))])
-        round_trip = np.cumsum(round_trip[::-1], axis=0)[::-1]
+        compute = self._compute_seconds(rows)
+        together, alone = self._channel_seconds(rows)
+        load = np.maximum(compute.max(axis=0), together.max(axis=0))
+        round_trip = np.cumsum((compute + 2 * alone)[::-1], axis=0)[::-1]
         held = self._in_flight(np.arange(len(self.groups)), micro_batches, schedule)
         waiting = ((micro_batches / held - 1) * round_trip).max(axis=0)
-        filled: Array = round_trip[0] + np.maximum((micro_batches - 1) * load, waiting)
-        return filled + self._update_seconds
+        fill = (compute + 2 * together).sum(axis=0)
+        seconds: Array = fill + np.maximum((micro_batches - 1) * load, waiting) + self._update_seconds
+        return seconds
 
     def fits(self, micro_batches: Numbers, schedule: str) -> NDArray[np.bool_]:
         """For each number of micro-batches: is there memory for it on every device?"""
@@ -81,7 +80,7 @@ class Layout:
         """About as many as the plan's program will have."""
         replicas = np.array([len(group) for group in self.groups])
         buckets = np.ceil(self._held.trained / DEFAULT_BUCKET_BYTES)
-        return int(np.sum(replicas * (micro_batches * (4 + 3 * self._held.messages) + 3 * buckets)))
+        return int(np.sum(replicas * (micro_batches * (4 + 2 * self._held.messages) + 3 * buckets)))
 
     def plan(self, micro_batches: int, schedule: str) -> Plan:
         problem = self.setting.problem
@@ -143,12 +142,17 @@ class Layout:
         each = fixed[:, None] + (per_row * self._fraction)[:, None] * rows
         return np.maximum.reduceat(each / self.setting.speeds[self._device][:, None], self._first, axis=0)
 
-    def _channel_seconds(self, rows: Array) -> Array:
+    def _channel_seconds(self, rows: Array) -> tuple[Array, Array]:
+        """One way to the next stage (none from the last): all replicas' messages at once, and one's alone."""
         channels = [self.setting.network.channel(a, b) for a, b in pairwise(self.groups)]
-        bandwidth, latency = (np.array([c[n] for c in channels])[:, None] for n in (0, 1))
         inner = self.edges[1:-1]
         fixed, per_row = self.setting.atoms.crossing_fixed[inner], self.setting.atoms.crossing_per_row[inner]
-        return latency + (fixed[:, None] + per_row[:, None] * rows) / bandwidth
+        num_bytes = fixed[:, None] + per_row[:, None] * rows
+        table = np.array(channels).reshape(-1, 3, 1)
+        none = np.zeros((1, len(rows)))
+        latency = table[:, 1]
+        together, alone = latency + num_bytes / table[:, 0], latency + num_bytes / table[:, 2]
+        return np.vstack([together, none]), np.vstack([alone, none])
 
     @cached_property
     def _update_seconds(self) -> float:

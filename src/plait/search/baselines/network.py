@@ -17,6 +17,14 @@ class Level(NamedTuple):
     latency: float
 
 
+class Channel(NamedTuple):
+    """From one stage's devices to another's. `alone`: the bandwidth if no two of them shared a cable."""
+
+    bandwidth: float
+    latency: float
+    alone: float
+
+
 @dataclass(frozen=True)
 class Network:
     cluster: Cluster
@@ -60,23 +68,23 @@ class Network:
             return 0.0
         return ring_all_reduce_seconds(num_bytes, len(devices), *self.ring(devices))
 
-    def channel(self, senders: Sequence[int], receivers: Sequence[int]) -> Level:
+    def channel(self, senders: Sequence[int], receivers: Sequence[int]) -> Channel:
         """What one stage's devices reach together in sending to another's.
 
         Every device has a link of its own inside a host; those of one host share its way out, and its way in.
         """
         pieces = max(len(senders), len(receivers))
         busy: dict[tuple[bool, int], float] = {}  # seconds per byte of a piece: (out or in, device or host)
-        longest = 0.0
+        slowest, longest = float("inf"), 0.0
         for piece in range(pieces):
             pair = senders[piece * len(senders) // pieces], receivers[piece * len(receivers) // pieces]
             bandwidth, latency = self._link(pair)
-            longest = max(longest, latency)
+            slowest, longest = min(slowest, bandwidth), max(longest, latency)
             ends = [self.host_of[device] for device in pair]
             for inward, end in enumerate(pair if ends[0] == ends[1] else [-1 - host for host in ends]):
                 key = bool(inward), end
                 busy[key] = busy.get(key, 0.0) + 1 / bandwidth
-        return Level(pieces / max(busy.values()), longest)
+        return Channel(pieces / max(busy.values()), longest, pieces * slowest)
 
 
 def _pairs_inside(hosts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:

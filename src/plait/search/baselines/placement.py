@@ -9,7 +9,7 @@ def placements(sizes: Counts, used: Counts, devices: int) -> list[Counts]:
     """Devices to take from each host for a stage on `devices` more, where `used` are taken already; each way once.
 
     >>> placements((4, 4, 4), (2, 0, 0), 4)
-    [(0, 4, 0), (2, 2, 0)]
+    [(0, 4, 0), (2, 2, 0), (2, 1, 1)]
     >>> placements((4, 4, 4), (2, 2, 0), 2)
     [(0, 0, 2), (2, 0, 0), (1, 1, 0)]
     """
