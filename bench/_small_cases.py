@@ -26,7 +26,9 @@ def small_case(seed: int) -> SmallCase:
     graph = _graph(draw, draw.randint(4, 6))
     micro_batches = draw.randint(2, 4)
     rows = draw.choice((4, 6, 8))
-    return SmallCase(graph, _costs(draw, graph, rows), _cluster(draw, draw.randint(2, 4)), rows * micro_batches, micro_batches)
+    return SmallCase(
+        graph, _costs(draw, graph, rows), _cluster(draw, draw.randint(2, 4)), rows * micro_batches, micro_batches
+    )
 
 
 def _graph(draw: random.Random, count: int) -> Graph:
