@@ -36,7 +36,7 @@ from plait.cluster import Cluster
 from plait.cost import Costs
 from plait.graph import Graph
 from plait.search.bounds.bound import NOTHING, Bound, strongest
-from plait.search.bounds.share import BINS, OFF, Array, Shares, least_bytes
+from plait.search.bounds.share import OFF, Array, Shares, least_bytes
 from plait.search.bounds.work import Group, Work, device_groups, host_groups, step_work, total_rate
 
 _VIEWS = (1.0, 0.5)  # values of v
@@ -128,8 +128,8 @@ class _Case:
         everything = self.work.total / group.rate if group.memory_bytes >= self.held_bytes else math.inf
         part = group.rate / self.total_rate
         bins = np.arange(shares.sent.shape[-1])
-        enough = bins + OFF + shares.hidden[:, None] >= part * BINS
-        surely = np.maximum(np.maximum(bins - OFF, 0)[None, :] * shares.kept[:, None] / BINS, part)
+        enough = bins + OFF + shares.hidden[:, None] >= part * shares.num_bins
+        surely = np.maximum(np.maximum(bins - OFF, 0)[None, :] * shares.kept[:, None] / shares.num_bins, part)
         found = np.zeros(shares.sent.shape[1:])
         for view, sent in zip(_VIEWS, shares.sent, strict=True):
             forwards = (1 - view) * self.work.forward / self.total_rate if self.connected else 0.0

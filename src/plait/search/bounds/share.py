@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-BINS = 400
+MOST_BINS, FEWEST_BINS, ATOMS_TIMES_BINS = 1600, 200, 200_000  # for about 0.3 s
 OFF = 2  # bins by which the work of a path may be wrong
 
 
@@ -37,6 +37,7 @@ class Shares:
     be `hidden[j]` bins.
     """
 
+    num_bins: int
     sent: Array
     kept: Array
     hidden: Array
@@ -46,15 +47,16 @@ def least_bytes(
     seconds: Array, boundary_bytes: Array, parameter_bytes: Array, num_groups: int, views: Sequence[float]
 ) -> Shares:
     """`boundary_bytes[b]` are N d(b) for the boundary before atom b. O(atoms x bins)."""
+    num_bins = max(FEWEST_BINS, min(MOST_BINS, ATOMS_TIMES_BINS // len(seconds)))
     low, high = (np.tile(ends, len(views)) for ends in _thetas(num_groups))
     weight = np.repeat(views, len(low) // len(views))[:, None]
     done = np.concatenate([[0.0], np.cumsum(seconds)]) / max(float(seconds.sum()), 1e-300)
-    whole = np.rint(done * BINS).astype(np.int64)
+    whole = np.rint(done * num_bins).astype(np.int64)
     # A theta of the first interval is taken for no work at all, so that changes from and to it, which may cost
     # nothing, gain nothing; one of the last is taken for everything.
     counted = np.where(low > 0, high, 0.0)
-    parts = np.rint(np.outer(counted, done) * BINS).astype(np.int64)
-    size = BINS + 1 + OFF
+    parts = np.rint(np.outer(counted, done) * num_bins).astype(np.int64)
+    size = num_bins + 1 + OFF
     none, some, full = (np.full((len(low), size), np.inf) for _ in range(3))
     some[:, 0] = 0.0
     bins = np.arange(size)
@@ -66,8 +68,8 @@ def least_bytes(
     sent = np.minimum(np.minimum(none, some), full)
     thetas = len(low) // len(views)
     kept = np.where(low > 0, low / high, 1.0)
-    hidden = np.where(low > 0, 0.0, high * BINS)
-    return Shares(sent.reshape(len(views), thetas, size), kept[:thetas], hidden[:thetas])
+    hidden = np.where(low > 0, 0.0, high * num_bins)
+    return Shares(num_bins, sent.reshape(len(views), thetas, size), kept[:thetas], hidden[:thetas])
 
 
 def _change(
