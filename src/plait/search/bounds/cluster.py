@@ -108,16 +108,11 @@ class _Case:
 
     def _by_groups(self) -> Iterator[Bound]:
         """For devices and for hosts, the weakest over groups that differ."""
-        by_level = (device_groups(self.cluster, self.work), host_groups(self.cluster, self.work))
-        levels = [groups for groups in by_level if len(groups) > 1 and self._may_matter(groups)]
-        if not levels:
-            return
-        shares = least_bytes(
-            self.work.atoms, self.boundary_bytes, self.parameter_bytes, len(self.cluster.devices), _VIEWS
-        )
-        for groups in levels:
-            different = {(g.rate, g.capacity, g.memory_bytes >= self.held_bytes): g for g in groups}
-            yield min((self._by_group(g, shares) for g in different.values()), key=lambda bound: bound.seconds)
+        for groups in (device_groups(self.cluster, self.work), host_groups(self.cluster, self.work)):
+            if len(groups) > 1 and self._may_matter(groups):
+                shares = least_bytes(self.work.atoms, self.boundary_bytes, self.parameter_bytes, len(groups), _VIEWS)
+                different = {(g.rate, g.capacity, g.memory_bytes >= self.held_bytes): g for g in groups}
+                yield min((self._by_group(g, shares) for g in different.values()), key=lambda bound: bound.seconds)
 
     def _may_matter(self, groups: Sequence[Group]) -> bool:
         """Would each group need longer than all the work takes, to sum the gradients of everything?"""

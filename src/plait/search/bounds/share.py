@@ -108,8 +108,9 @@ def _worked(costs: Array, source: NDArray[np.int64]) -> Array:
 
 
 def _thetas(num_groups: int) -> tuple[Array, Array]:
-    """Ends of the intervals: fine where an even share would be."""
-    edges = [0.0, 0.25 / num_groups]
+    """Ends of the intervals: fine where an even share would be. Below half of that theta counts as nothing, because
+    changes to a small theta would cost little and move the work by bins all the same."""
+    edges = [0.0, 0.4 / num_groups]
     while edges[-1] * 1.5 < 0.6:
         edges.append(edges[-1] * 1.5)
     edges += [0.6, 0.7, 0.8, 0.9, 1.0]
