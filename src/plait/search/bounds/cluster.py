@@ -19,7 +19,10 @@ Costs are taken to be at least 0. T is a step until the loss is known; optimiser
 
         T >= (v C1 + C2) / u + (1 - v) F / R                                              (`_by_groups`).
 
-Pipeline fill adds nothing that holds for every plan beyond `_by_row`: a micro-batch may be as small as a row.
+(e) With one stage on a device, fill, gradient sums and whole devices are weighed together: the least T for which D
+    devices are enough (`stages`).
+
+Beyond (e) and `_by_row` fill adds little that holds for every plan: a micro-batch may be as small as a row.
 Optimiser steps: every parameter is stepped somewhere, after the loss is known: T grows by the seconds of all steps over
 the sum of the devices' speeds, and with one stage by those seconds on the fastest device.
 """
@@ -37,16 +40,34 @@ from plait.cost import Costs
 from plait.graph import Graph
 from plait.search.bounds.bound import NOTHING, Bound, strongest
 from plait.search.bounds.share import OFF, Array, Shares, least_bytes
+from plait.search.bounds.stages import least_seconds
 from plait.search.bounds.work import Group, Work, device_groups, host_groups, step_work, total_rate
 
 _VIEWS = (1.0, 0.5)  # values of v
 
 
-def cluster_bound(graph: Graph, costs: Costs, cluster: Cluster, batch_size: int, *, rings_only: bool = True) -> Bound:
-    """The strongest of the arguments above, over all kinds of device as reference."""
+def cluster_bound(
+    graph: Graph,
+    costs: Costs,
+    cluster: Cluster,
+    batch_size: int,
+    *,
+    rings_only: bool = True,
+    interleaved: bool = True,
+    split_backwards: bool = True,
+) -> Bound:
+    """The strongest of the arguments above, over all kinds of device as reference.
+
+    It is higher, and about fewer plans, without `interleaved` (several stages on a device), and then without
+    `split_backwards`.
+    """
     kinds = sorted({device.kind.name for device in cluster.devices})
     works = [step_work(costs, cluster, batch_size, kind) for kind in kinds]
-    return strongest(*(_Case(graph, costs, cluster, batch_size, work, rings_only).bound() for work in works))
+    cases = [_Case(graph, costs, cluster, batch_size, work, rings_only) for work in works]
+    anyhow = strongest(*(case.bound() for case in cases))
+    if interleaved:
+        return anyhow
+    return strongest(anyhow, *(case.by_stages(split_backwards, anyhow.seconds) for case in cases))
 
 
 @dataclass(frozen=True)
@@ -69,7 +90,26 @@ class _Case:
     def _by_work(self) -> Bound:
         return Bound(self.work.total / self.total_rate, "work")
 
+    def by_stages(self, split_backwards: bool, at_least: float) -> Bound:
+        one_row = step_work(self.costs, self.cluster, 1, self.work.reference)
+        alone = (one_row.forwards if split_backwards else one_row.atoms) / float(one_row.rates.max())
+        head = np.concatenate([[0.0], np.cumsum(alone)[:-1]]) if self.connected else np.zeros(len(alone))
+        speeds, sums = self._replicas()
+        speed = [device.speed for device in self.cluster.devices]
+        step = self._step_seconds() / sum(speed)
+        seconds = least_seconds(
+            head,
+            self.work.atoms,
+            self.parameter_bytes,
+            speeds,
+            np.minimum.accumulate(sums[::-1])[::-1],
+            at_least - step,
+        )
+        return Bound(seconds + step, "stages")
+
     def _by_row(self) -> Bound:
+        if not self.connected:
+            return NOTHING  # rows may be on several devices at once
         one_row = step_work(self.costs, self.cluster, 1, self.work.reference)
         return Bound(one_row.total / float(one_row.rates.max()), "one row")
 
@@ -117,7 +157,7 @@ class _Case:
     def _may_matter(self, groups: Sequence[Group]) -> bool:
         """Would each group need longer than all the work takes, to sum the gradients of everything?"""
         seconds = [self.parameter_bytes.sum() / max(group.capacity, 1e-300) for group in groups]
-        return bool(min(seconds) + self.work.forward / 2 / self.total_rate > self.work.total / self.total_rate)
+        return bool(min(seconds) + self.work.forwards.sum() / 2 / self.total_rate > self.work.total / self.total_rate)
 
     def _by_group(self, group: Group, shares: Shares) -> Bound:
         everything = self.work.total / group.rate if group.memory_bytes >= self.held_bytes else math.inf
@@ -127,7 +167,7 @@ class _Case:
         surely = np.maximum(np.maximum(bins - OFF, 0)[None, :] * shares.kept[:, None] / shares.num_bins, part)
         found = np.zeros(shares.sent.shape[1:])
         for view, sent in zip(_VIEWS, shares.sent, strict=True):
-            forwards = (1 - view) * self.work.forward / self.total_rate if self.connected else 0.0
+            forwards = (1 - view) * float(self.work.forwards.sum()) / self.total_rate if self.connected else 0.0
             found = np.maximum(found, sent / max(group.capacity, 1e-300) + forwards)
         found = np.maximum(found, surely * self.work.total / group.rate)
         partly = float(found[enough].min())

@@ -29,7 +29,7 @@ class Work:
 
     reference: str
     atoms: Array
-    forward: float
+    forwards: Array
     rates: Array
 
     @property
@@ -46,7 +46,7 @@ def step_work(costs: Costs, cluster: Cluster, batch_size: int, reference: str) -
         for kind in kinds
     }
     rates = np.array([device.speed * rate[device.kind.name] for device in cluster.devices])
-    return Work(reference, both[reference], float(forward[reference].sum()), rates)
+    return Work(reference, both[reference], forward[reference], rates)
 
 
 def _seconds(costs: Costs, kind: str, rows: int, phase: str) -> Array:
