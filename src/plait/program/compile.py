@@ -23,7 +23,7 @@ from plait.program.instructions import Instruction, Op
 from plait.program.levels import levels
 from plait.program.messages import transfers
 from plait.program.program import Bucket, Edge, Program, StageTable, source_stage
-from plait.schedule import Action, Schedule, make_schedule, parse_action
+from plait.schedule import Action, Schedule, make_schedule, schedule_from_lanes
 
 Channel = tuple[int, int]
 _NEVER = 1 << 62  # the level of what waits for ever; the static check says why
@@ -63,11 +63,6 @@ def _schedule(plan: Plan, micro_batches: int) -> Schedule:
     if plan.lanes:
         return schedule_from_lanes(plan.schedule, plan.lanes, plan.positions, micro_batches)
     return make_schedule(plan.schedule, plan.positions, micro_batches)
-
-
-def schedule_from_lanes(name: str, lanes: Sequence[str], _: object, micro_batches: int) -> Schedule:
-    parsed = (tuple(parse_action(text) for text in lane.split(",")) for lane in lanes)
-    return Schedule(name, tuple(tuple(a for a in lane if a.micro_batch < micro_batches) for lane in parsed))
 
 
 def _stage_tables(plan: Plan, cuts: Sequence[StageCut], sizes: Sequence[int]) -> tuple[StageTable, ...]:
