@@ -124,15 +124,23 @@ def swap_dependent(program: Program) -> Iterator[Program]:
 def depends(program: Program, first: Instruction, second: Instruction) -> bool:
     same = first[1:3] == second[1:3]
     match first.op, second.op:
-        case (Op.F, Op.B) | (Op.B, Op.FREE):
+        case (Op.F, Op.F):
+            # one device's order of its buffers' updates, or a value handed over
+            earlier = first.stage == second.stage and first.micro_batch < second.micro_batch
+            return earlier or _handed_over(program, first, second)
+        case (Op.F, Op.B | Op.I):
+            return same
+        case (Op.B | Op.I, Op.B | Op.I):
+            return _handed_over(program, second, first, gradient=True)
+        case (Op.B | Op.I, Op.FREE) | (Op.I, Op.W):
             return same
         case (Op.F, Op.SEND):
             return same and not second.gradient
-        case (Op.B, Op.SEND):
+        case (Op.B | Op.I, Op.SEND):
             return same and second.gradient
         case (Op.RECV, Op.F):
             return same and not first.gradient
-        case (Op.RECV, Op.B):
+        case (Op.RECV, Op.B | Op.I):
             return same and first.gradient
         case (Op.SEND, Op.FREE):
             return same and first.gradient == second.gradient
@@ -140,17 +148,27 @@ def depends(program: Program, first: Instruction, second: Instruction) -> bool:
             return first.peer == second.peer  # one channel: order is all that tells them apart
         case (Op.REDUCE | Op.REDUCE_TIED, Op.AWAIT) | (Op.AWAIT, Op.STEP):
             return first.name == second.name
-        case (Op.B, Op.REDUCE):
+        case (Op.AWAIT, Op.AWAIT):
+            return len({program.bucket_by_name[ins.name].ranks for ins in (first, second)}) == 1
+        case (Op.B | Op.I | Op.W, Op.REDUCE):
             return first.stage == int(second.name[1:].split(".")[0])
-        case (Op.B | Op.F, Op.STEP | Op.LOSS | Op.CLIP | Op.REDUCE_TIED):
+        case (Op.B | Op.I | Op.W | Op.F, Op.STEP | Op.LOSS | Op.CLIP | Op.REDUCE_TIED):
             return True
         case (Op.AWAIT, Op.CLIP) | (Op.CLIP, Op.STEP):
             return True
     return False
 
 
+def _handed_over(program: Program, source: Instruction, sink: Instruction, *, gradient: bool = False) -> bool:
+    """Does one stage give the other a value of this micro-batch on their rank, and get its gradient back?"""
+    return source.micro_batch == sink.micro_batch and any(
+        (found.source, found.sink) == (source.stage, sink.stage) and (found.value.requires_grad or not gradient)
+        for found in program.hand_overs
+    )
+
+
 MUTATIONS: dict[str, Mutation] = {
-    **{f"no {op}": drop(op) for op in Op if op not in (Op.I, Op.W)},
+    **{f"no {op}": drop(op) for op in Op},
     "twice": duplicate,
     "other rows": other_rows,
     "other peer": other_peer,

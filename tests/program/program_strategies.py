@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from hypothesis import strategies as st
+from lanes import random_lanes
 
 from plait.cluster import Cluster, Device, DeviceKind, Host, Link
-from plait.cost import AtomCost, Costs, OptimizerCost
+from plait.cost import SYNCHRONISATIONS, AtomCost, Costs, OptimizerCost
 from plait.graph import Atom, Graph, Parameter, RowMixer, Value
 from plait.plan import Plan, StagePlan, validate
 from plait.program import Program, compile_program
@@ -70,18 +71,19 @@ def _parameters(draw: st.DrawFn, number: int, count: int) -> Parameter:
 
 
 @st.composite
-def plans(draw: st.DrawFn, graph: Graph) -> Plan:
+def plans(draw: st.DrawFn, graph: Graph, *, plain: bool) -> Plan:
+    """Stages on positions of some devices each, in any order of actions; where `plain` one at each, in a named one."""
     count = len(graph.atoms)
     boundaries = sorted(draw(st.sets(st.integers(1, count - 1), max_size=4))) if count > 1 else []
     edges = [0, *boundaries, count]
-    replicas = [draw(st.integers(1, 4)) for _ in edges[1:]]
+    placement = list(range(len(edges) - 1)) if plain else draw(_placements(len(edges) - 1))
+    replicas = [draw(st.integers(1, 4)) for _ in set(placement)]
     cluster = star(sum(replicas), draw(st.sampled_from([None, None, 2])))
     devices = draw(st.permutations(range(sum(replicas))))
-    stages = []
-    for number, size in enumerate(replicas):
+    held = []
+    for size in replicas:
         chosen, devices = tuple(devices[:size]), devices[size:]
-        shares = tuple(draw(st.sampled_from([1.0, 1.0, 0.5, 3.0])) for _ in chosen)
-        stages.append(StagePlan(edges[number], edges[number + 1], chosen, shares))
+        held.append((chosen, tuple(draw(st.sampled_from([1.0, 1.0, 0.5, 3.0])) for _ in chosen)))
     micro_batches = draw(st.integers(1, 6))
     made = Plan(
         model=graph.name,
@@ -90,11 +92,31 @@ def plans(draw: st.DrawFn, graph: Graph) -> Plan:
         batch_size=micro_batches * max(replicas) + draw(st.integers(0, 9)),
         micro_batches=micro_batches,
         schedule=draw(st.sampled_from(["gpipe", "1f1b"])),
-        stages=tuple(stages),
+        stages=tuple(
+            StagePlan(edges[stage], edges[stage + 1], *held[place], recompute=not plain and draw(st.booleans()))
+            for stage, place in enumerate(placement)
+        ),
+        lanes=() if plain else draw(_lanes(placement, micro_batches)),
+        sync=draw(st.sampled_from(sorted(SYNCHRONISATIONS))),
         bucket_bytes=draw(st.sampled_from([1, 300, 2**20])),
     )
     validate(made, graph)
     return made
+
+
+@st.composite
+def _placements(draw: st.DrawFn, stages: int) -> list[int]:
+    """A position per stage, numbered as they first appear."""
+    found = [0]
+    while len(found) < stages:
+        found.append(draw(st.integers(0, max(found) + 1)))
+    return found
+
+
+@st.composite
+def _lanes(draw: st.DrawFn, placement: list[int], micro_batches: int) -> tuple[str, ...]:
+    split = draw(st.sets(st.sampled_from(range(len(placement)))))
+    return random_lanes(placement, micro_batches, split=split, seed=draw(st.integers(0, 1000)))
 
 
 @dataclass(frozen=True)
@@ -105,15 +127,15 @@ class Compiled:
 
     @property
     def costs(self) -> Costs:
-        atom = AtomCost(0.5, 0.25, 1.0, 0.5, 16.0, 8.0)
+        atom = AtomCost(0.5, 0.25, 1.0, 0.5, 16.0, 8.0, 0.25, 0.125)
         optimizer = OptimizerCost(2.0, 1e-3, 0.125)
         return Costs(self.graph.fingerprint, {"unit": (atom,) * len(self.graph.atoms)}, {"unit": optimizer})
 
 
 @st.composite
-def compiled(draw: st.DrawFn) -> Compiled:
+def compiled(draw: st.DrawFn, *, plain: bool = False) -> Compiled:
     """A program of a random plan, for its whole batch or a shorter last one, with or without clipping."""
     graph = draw(graphs())
-    plan = draw(plans(graph))
+    plan = draw(plans(graph, plain=plain))
     rows = draw(st.none() | st.integers(1, plan.batch_size))
     return Compiled(graph, plan, compile_program(plan, graph, batch_rows=rows, clip=draw(st.booleans())))

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import random_lanes
 from mutations import MUTATIONS
 from program_strategies import compiled, star
 
@@ -38,15 +39,18 @@ def test_no_mutation_of_a_random_program_passes(kind, made, data):
 
 
 def busy_program() -> Program:
-    """Everything at once: replicas, a skip, a value without rows, a tied parameter, statistics, clipping."""
+    """Everything at once: replicas, several stages on some of them, halves of backwards, skips (one to two stages of
+    a rank), a value without rows, a tied parameter, statistics, clipping."""
     graph = Graph(
         "busy",
-        tuple(Atom(f"a{n}", "", (f"a{n}",)) for n in range(3)),
+        tuple(Atom(f"a{n}", "", (f"a{n}",)) for n in range(5)),
         (
             Value("v0", 0, (1, 2), (1,), "float32", 0, True),
-            Value("v1", 1, (2,), (1,), "float32", 0, True),
-            Value("table", 0, (2,), (4,), "float32", None, True),
-            Value("mask", 0, (1,), (1,), "bool", 0, False),
+            Value("v1", 1, (2, 4), (1,), "float32", 0, True),
+            Value("v2", 2, (3,), (1,), "float32", 0, True),
+            Value("v3", 3, (4,), (1,), "float32", 0, True),
+            Value("table", 0, (2, 3), (4,), "float32", None, True),
+            Value("mask", 0, (1, 3), (1,), "bool", 0, False),
         ),
         (
             Parameter("p0", (4,), "float32", (0,), True, False),
@@ -55,12 +59,11 @@ def busy_program() -> Program:
         ),
         (RowMixer(2, "a2", "", "statistics", "exchange"),),
     )
-    stages = (
-        StagePlan(0, 1, (0, 1), (1.0, 2.0)),
-        StagePlan(1, 2, (2,), (1.0,)),
-        StagePlan(2, 3, (3, 4), (1.0, 1.0)),
-    )
-    plan = Plan("busy", graph.fingerprint, star(5), 12, 2, "1f1b", stages)
+    held = (((0, 1), (1.0, 2.0)), ((2,), (1.0,)), ((3, 4), (1.0, 1.0)))
+    placement = (0, 1, 2, 0, 2)
+    stages = tuple(StagePlan(n, n + 1, *held[place]) for n, place in enumerate(placement))
+    lanes = random_lanes(placement, 2, split=(1, 2, 3))
+    plan = Plan("busy", graph.fingerprint, star(5), 12, 2, "own", stages, lanes=lanes)
     return compile_program(plan, graph, clip=True)
 
 

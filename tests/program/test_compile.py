@@ -47,8 +47,10 @@ def work(made: Compiled, rank: int) -> float:
     for ins in made.program.ranks[rank]:
         if ins.op in COMPUTE:
             stage = made.program.stages[ins.stage]
-            phase = "forward" if ins.op is Op.F else "backward"
-            seconds += made.costs.seconds("unit", phase, stage.start, stage.end, ins.rows)
+            phases = {Op.F: ["forward"], Op.B: ["backward"], Op.I: ["input"], Op.W: ["weight"]}[ins.op]
+            again = ["forward"] if stage.recompute and ins.op in (Op.B, Op.I) else []
+            for phase in phases + again:
+                seconds += made.costs.seconds("unit", phase, stage.start, stage.end, ins.rows)
         elif ins.op is Op.STEP:
             bucket = made.program.bucket_by_name[ins.name]
             seconds += made.costs.optimizer["unit"].seconds(bucket.num_bytes, len(bucket.parameters))
@@ -92,10 +94,11 @@ def test_every_row_of_every_micro_batch_goes_through_every_stage_once(made):
         for ins in instructions:
             if ins.op in COMPUTE:
                 seen.update((ins.op, ins.stage, ins.micro_batch, row) for row in range(ins.first_row, ins.last_row))
+    split = {stage for op, stage, _, _ in seen if op is Op.W}
     assert seen == Counter(
         (op, stage, m, row)
-        for op in (Op.F, Op.B)
         for stage in range(len(made.program.stages))
+        for op in ([Op.F, Op.I, Op.W] if stage in split else [Op.F, Op.B])
         for m, rows in enumerate(made.program.micro_batch_rows)
         for row in range(rows)
     )

@@ -7,7 +7,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
+from lanes import random_lanes
 from torch import Tensor, nn
+
+from plait.cost import SYNCHRONISATIONS
 
 WIDTH = 4
 KINDS = ("dense", "tied", "add", "multiply", "join", "norm", "batch_norm", "relu_", "detach", "frozen", "tuple")
@@ -81,9 +84,13 @@ def models(draw: Any) -> list[Operation]:
 
 @dataclass(frozen=True)
 class PlanShape:
-    """A plan before its model is known; `cuts` are shares of the model's length."""
+    """A plan before its model is known; `cuts` are shares of the model's length, `lanes` an order of one's own."""
 
     layout: tuple[int, ...]
+    placement: tuple[int, ...]
+    recompute: frozenset[int]
+    lanes: tuple[str, ...]
+    sync: str
     cuts: tuple[float, ...]
     shares: tuple[tuple[float, ...], ...]
     micro_batches: int
@@ -102,17 +109,25 @@ class PlanShape:
 @st.composite
 def plan_shapes(draw: Any, *, most_stages: int = 3) -> PlanShape:
     layout = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=most_stages).filter(lambda x: sum(x) <= 5)))
+    placement = (*range(len(layout)), *draw(st.lists(st.sampled_from(range(len(layout))), max_size=2)))
     micro_batches = draw(st.integers(1, 3))
+    stages = st.sets(st.sampled_from(range(len(placement))))
+    lanes = random_lanes(placement, micro_batches, split=draw(stages), seed=draw(st.integers(0, 99)))
+    in_line = len(placement) == len(layout)
     least = max(2, *layout)  # BatchNorm needs two rows in every micro-batch
     shortest = least if max(layout) > 1 else 2 * micro_batches
     return PlanShape(
         layout=layout,
-        cuts=tuple(draw(st.floats(0, 0.99)) for _ in layout[1:]),
+        placement=placement,
+        recompute=frozenset(draw(stages)),
+        lanes=() if in_line and draw(st.booleans()) else lanes,
+        sync=draw(st.sampled_from(sorted(SYNCHRONISATIONS))),
+        cuts=tuple(draw(st.floats(0, 0.99)) for _ in placement[1:]),
         shares=tuple(tuple(draw(st.sampled_from([1.0, 1.0, 1.2])) for _ in range(n)) for n in layout),
         micro_batches=micro_batches,
         rows=micro_batches * least + draw(st.integers(0, 3)),
         short_rows=draw(st.integers(shortest, micro_batches * least)),
-        schedule=draw(st.sampled_from(["1f1b", "gpipe"])),
+        schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1", "pe"])),
         bucket_bytes=draw(st.sampled_from([64, 2**20])),
         clip_norm=draw(st.sampled_from([None, 0.01])),
     )

@@ -15,12 +15,16 @@ def test_random_models_under_random_plans_train_like_one_device(operations: list
         for rows in (shape.rows, shape.short_rows)
     ]
     case = make_case(RandomModel(operations), batches)
-    assume(len(case.model.graph.atoms) >= len(shape.layout))
+    assume(len(case.model.graph.atoms) >= len(shape.placement))
     plan = make_plan(
         case,
         shape.layout,
         shape.micro_batches,
+        placement=shape.placement,
+        recompute=shape.recompute,
         schedule=shape.schedule,
+        lanes=shape.lanes,
+        sync=shape.sync,
         shares=shape.shares,
         boundaries=shape.boundaries(len(case.model.graph.atoms)),
         bucket_bytes=shape.bucket_bytes,

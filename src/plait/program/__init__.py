@@ -1,7 +1,8 @@
 """A plan compiled to instructions per rank: compile, static check, memory, text form."""
 
-from plait.program.check import ProgramError, check_program
+from plait.program.check import check_program
 from plait.program.compile import compile_program
+from plait.program.error import ProgramError
 from plait.program.instructions import COMPUTE, Instruction, Op, parse_instruction
 from plait.program.memory import RankMemory, check_memory, predict_memory
 from plait.program.program import Bucket, Edge, Program, StageTable

@@ -6,8 +6,8 @@
 3. `_everything_arrives`: every value a forward needs, and every gradient a backward needs, arrives once, in full.
 4. `_order`: on each rank, nothing is used before it is made, posted or handed over by another stage there.
 5. `_frees`: everything sent is waited for and forgotten, once.
-6. `_synchronisation`: every parameter's bucket is summed by all its ranks and stepped once, in that order.
-7. `_same_collectives`: ranks that sum together start their sums in the same order.
+6. `synchronisation`: every parameter's bucket is summed by all its ranks and stepped once, in that order.
+7. `same_collectives`: ranks that sum together start their sums in the same order.
 8. `_no_deadlock`: run with all waits and no times (`waits`), every rank reaches its end.
 
 Memory is checked by `memory.check_memory`, which needs costs. A violation names rank and instruction and
@@ -18,43 +18,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
-from plait.errors import PlaitError
+from plait.program.check_sums import REDUCES, Violation, same_collectives, synchronisation
+from plait.program.error import ProgramError
 from plait.program.garbage import no_collection
 from plait.program.instructions import Instruction, Op
 from plait.program.listing import Listing, Placed, listings
 from plait.program.messages import transfers
-from plait.program.program import Bucket, Program, source_stage
+from plait.program.program import Program, source_stage
 from plait.program.waits import stuck_ranks
 
-_REDUCES = (Op.REDUCE, Op.REDUCE_TIED)
 _PIECES = (Op.F, Op.B, Op.I, Op.W)
 
 
-class ProgramError(PlaitError):
-    """The program would hang, or would not compute the gradients of one device."""
-
-    def __init__(self, program: Program, rank: int, index: int, why: str) -> None:
-        self.rank, self.index = rank, index
-        super().__init__(f"program error on rank {rank}, instruction {index}: {why}\n{grid(program, rank, index)}")
-
-
-def grid(program: Program, rank: int, index: int, *, around: int = 3, width: int = 34) -> str:
-    """Instructions of all ranks (at most six) near one cell, which is marked with `>>`."""
-    shown = sorted({rank, *range(len(program.ranks))}, key=lambda r: abs(r - rank))[:6]
-    shown.sort()
-    first = max(0, index - around)
-    lines = ["      " + "".join(f"rank {r}".ljust(width) for r in shown)]
-    for row in range(first, index + around + 1):
-        cells = []
-        for r in shown:
-            text = str(program.ranks[r][row]) if row < len(program.ranks[r]) else ""
-            marked = r == rank and row == index
-            cells.append((f">>{text}<<" if marked else text)[: width - 2].ljust(width))
-        lines.append(f"{row:5d} " + "".join(cells))
-    return "\n".join(line.rstrip() for line in lines)
-
-
-Violation = tuple[int, int, str]
 Rule = Callable[[Program, list[Listing]], Iterator[Violation]]
 
 
@@ -66,8 +41,8 @@ def check_program(program: Program) -> None:
         _everything_arrives,
         _order,
         _frees,
-        _synchronisation,
-        _same_collectives,
+        synchronisation,
+        same_collectives,
         _no_deadlock,
     )
     with no_collection():
@@ -151,6 +126,8 @@ def _sends_its_own(program: Program, rank: int, send: Instruction) -> bool:
     edge = program.edge_by_name.get(send.name)
     if edge is None or send.stage not in (edge.consumers if send.gradient else (edge.producer,)):
         return False
+    if send.gradient and source_stage(edge, send.stage, program.stages) != send.stage:
+        return False  # it gives the gradient to the stage it took the value from
     return rank in program.stages[send.stage].ranks
 
 
@@ -259,78 +236,9 @@ def _frees(_: Program, ranks: list[Listing]) -> Iterator[Violation]:
 def _stage_of(program: Program, ins: Instruction) -> int | None:
     """The stage whose backwards fill a bucket; None where all of the rank's do."""
     bucket = program.bucket_by_name.get(ins.name)
-    if ins.op not in _REDUCES or bucket is None or bucket.tied:
+    if ins.op not in REDUCES or bucket is None or bucket.tied:
         return None
     return int(bucket.name[1:].split(".")[0])
-
-
-def _synchronisation(program: Program, ranks: list[Listing]) -> Iterator[Violation]:
-    clips = any(ins.op is Op.CLIP for listing in ranks for _, ins in listing.collectives)
-    for listing in ranks:
-        rank = listing.rank
-        places: dict[tuple[Op, str], int] = {}
-        end = max(len(program.ranks[rank]) - 1, 0)
-        for index, ins in listing.collectives:
-            kind = Op.REDUCE if ins.op is Op.REDUCE_TIED else ins.op
-            if ins.name and (wrong := _wrong_bucket(program, rank, ins)):
-                yield rank, index, wrong
-            if (kind, ins.name) in places:
-                yield rank, index, f"{ins} happens twice"
-            places[kind, ins.name] = index
-        if (Op.LOSS, "") not in places:
-            yield rank, end, "LOSS is missing: this rank would not know the loss"
-        if clips and (Op.CLIP, "") not in places:
-            yield rank, end, "CLIP is missing: the norm needs every rank"
-        for bucket in program.buckets:
-            if rank in bucket.ranks:
-                yield from _summed_and_stepped(rank, end, bucket, places)
-
-
-def _wrong_bucket(program: Program, rank: int, ins: Instruction) -> str | None:
-    bucket = program.bucket_by_name.get(ins.name)
-    if bucket is None or rank not in bucket.ranks:
-        return f"bucket {ins.name} does not belong to rank {rank}"
-    if ins.op is not Op.STEP and len(bucket.ranks) == 1:
-        return f"{ins}: the bucket is on one rank, so there is nothing to sum"
-    if ins.op in _REDUCES and (ins.op is Op.REDUCE_TIED) != bucket.tied:
-        return f"{ins}: the bucket {'holds' if bucket.tied else 'does not hold'} a tied parameter"
-    return None
-
-
-def _summed_and_stepped(rank: int, end: int, bucket: Bucket, places: dict[tuple[Op, str], int]) -> Iterator[Violation]:
-    chain = [Op.REDUCE, Op.AWAIT, Op.STEP] if len(bucket.ranks) > 1 else [Op.STEP]
-    missing = [kind for kind in chain if (kind, bucket.name) not in places]
-    if missing:
-        yield rank, end, f"{missing[0]} {bucket.name} is missing"
-        return
-    found = [places[kind, bucket.name] for kind in chain]
-    if found != sorted(found):
-        yield rank, found[-1], f"bucket {bucket.name} must be reduced, awaited and stepped in that order"
-    clip = places.get((Op.CLIP, ""))
-    if clip is not None and not (found[-2] if len(found) > 1 else -1) < clip < found[-1]:
-        yield rank, clip, f"CLIP must come after every gradient is summed and before STEP {bucket.name}"
-
-
-def _same_collectives(program: Program, ranks: list[Listing]) -> Iterator[Violation]:
-    """Sums within one group match by order alone, so all its members must start them in one order."""
-    orders: dict[tuple[int, ...], tuple[int, list[str]]] = {}
-    everybody = tuple(range(len(program.ranks)))
-    for listing in ranks:
-        own: defaultdict[tuple[int, ...], list[tuple[int, str]]] = defaultdict(list)
-        for index, ins in listing.collectives:
-            if ins.op in _REDUCES:
-                own[program.bucket_by_name[ins.name].ranks].append((index, ins.name))
-            elif ins.op in (Op.LOSS, Op.CLIP):
-                own[everybody].append((index, str(ins.op)))
-        for group, started in own.items():
-            names = [name for _, name in started]
-            other, expected = orders.setdefault(group, (listing.rank, names))
-            for (index, name), wanted in zip(started, expected, strict=False):
-                if name != wanted:
-                    yield listing.rank, index, f"starts {name} where rank {other} of the same group starts {wanted}"
-            if len(names) != len(expected):
-                why = f"joins {len(names)} sums of a group in which rank {other} joins {len(expected)}"
-                yield listing.rank, started[-1][0], why
 
 
 def _no_deadlock(program: Program, _: list[Listing]) -> Iterator[Violation]:
