@@ -20,7 +20,7 @@ from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.plan import Plan
 from plait.program import check_program, compile_program
-from plait.search.bounds import Bound, plan_bound
+from plait.search.bounds import Bound, cluster_bound, plan_bound
 from plait.search.contradictions import check_stage_counts, limits_of
 from plait.search.groups import Groups
 from plait.search.judge import Candidate, evaluate
@@ -80,7 +80,7 @@ def find_plans(
     return Answer(
         candidates=tuple(found),
         rejected=tuple(search.rejected),
-        bound=Bound(work_bound(costs, cluster, batch_size), "total work"),
+        bound=cluster_bound(graph, costs, cluster, batch_size, rings_only=False),
         planning_seconds=time.perf_counter() - start,
     )
 
@@ -209,26 +209,6 @@ def _distinct(found: Sequence[Candidate]) -> list[Candidate]:
         plan = candidate.plan
         seen.setdefault((plan.stages, plan.micro_batches, plan.schedule), candidate)
     return list(seen.values())
-
-
-def work_bound(costs: Costs, cluster: Cluster, batch_size: int) -> float:
-    """Total work over total speed: no plan on these devices is faster."""
-    rate = 0.0
-    for host in cluster.hosts:
-        speeds = sorted(
-            (
-                d.speed
-                / max(
-                    sum((a.forward_per_row + a.backward_per_row) * batch_size for a in costs.atoms[d.kind.name]),
-                    1e-30,
-                )
-                for d in cluster.devices
-                if d.host == host.name
-            ),
-            reverse=True,
-        )
-        rate += sum(speeds[: host.compute_slots])
-    return 1.0 / rate
 
 
 def name_of(plan: Plan) -> str:
