@@ -38,7 +38,7 @@ def chain(atoms: int, *, parameter: int = 0, mixers: tuple[int, ...] = ()) -> Gr
 
 def seconds(graph: Graph, *, step: float = 0.0, saved: float = 0.0) -> Costs:
     """A forward of 1 s and a backward of 2 s, however many rows."""
-    atom = AtomCost(1.0, 0.0, 2.0, 0.0, saved, 0.0)
+    atom = AtomCost(1.0, 0.0, 2.0, 0.0, saved, 0.0, weight_fixed=1.0)
     return Costs(graph.fingerprint, {"unit": (atom,) * len(graph.atoms)}, {"unit": OptimizerCost(0.0, 0.0, step)})
 
 

@@ -10,9 +10,9 @@ from plait.plan import Plan, micro_batch_sizes
 from plait.program import Op, Program
 from plait.program.compile import _edges, _stage_tables, make_buckets
 from plait.program.messages import transfers
+from plait.program.program import source_stage
+from plait.schedule import RECIPES
 from plait.simulate.times import Times
-
-_FUSED = ("gpipe", "1f1b", "interleaved", "pe")  # schedules whose backwards stay whole
 
 
 class Message(NamedTuple):
@@ -57,7 +57,8 @@ def splits_backwards(plan: Plan) -> bool:
     """May its backwards come in halves? Of a schedule not known here, they may."""
     if plan.lanes:
         return any("I" in lane for lane in plan.lanes)
-    return plan.schedule not in _FUSED
+    recipe = RECIPES.get(plan.schedule)
+    return recipe is None or recipe.splits_backward
 
 
 def passages(tables: Program, counts: Sequence[int], times: Times) -> tuple[list[int], list[Passage]]:
@@ -118,6 +119,8 @@ def _messages(tables: Program, number: int, first: Sequence[int], way: Way) -> I
     for edge in tables.edges:
         sending = tables.stages[edge.producer]
         for consumer in edge.consumers:
+            if source_stage(edge, consumer, tables.stages) not in (consumer, edge.producer):
+                continue  # handed over by another stage of the same ranks, for which it was sent
             receiving = tables.stages[consumer]
             for i, j, (low, high) in transfers(edge.value, sending.rows[number], receiving.rows[number]):
                 channels, bandwidth, latency = way(sending.ranks[i], receiving.ranks[j])

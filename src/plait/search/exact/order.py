@@ -16,6 +16,7 @@ timed again in floating point (`replayed`): the seconds returned are those of a 
 """
 
 from collections import defaultdict
+from collections.abc import Hashable
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Any
@@ -64,7 +65,7 @@ def best_order(tasks: list[Task], times: Times, graph: Graph, *, below: float, t
     proved = solver.best_objective_bound * unit
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Order(float("inf"), proved)
-    order = _sequence(tasks, [solver.value(start) for start in starts])
+    order = _sequence(tasks, [solver.value(start) for start in starts], sizes)
     ranks: list[list[str]] = [[] for _ in times.plan.devices]
     for index in order:
         what = tasks[index].what
@@ -132,10 +133,17 @@ def _numbering(model: Any, tasks: list[Task], starts: list[Any], times: Times) -
             model.add(entering[first] <= entering[first + 1])
 
 
-def _sequence(tasks: list[Task], starts: list[int]) -> list[int]:
-    """All tasks by their start; of those that start together, what waits comes later and what meets side by side."""
-    waits = {index: {earlier for earlier, _ in task.after} for index, task in enumerate(tasks)}
-    depth = [0] * len(tasks)
-    for index in TopologicalSorter(waits).static_order():
-        depth[index] = 1 + max((depth[earlier] for earlier in waits[index]), default=0)
-    return sorted(range(len(tasks)), key=lambda i: (starts[i], depth[i], str(tasks[i].meeting), tasks[i].rank))
+def _sequence(tasks: list[Task], starts: list[int], sizes: list[int]) -> list[int]:
+    """All tasks by their start. Of those that start together, what takes no time goes first, what waits for another
+    later, and what meets side by side."""
+    groups: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for index, task in enumerate(tasks):
+        groups[index if task.meeting is None else task.meeting].append(index)
+    group_of = {index: key for key, members in groups.items() for index in members}
+    waits = {key: {group_of[a] for i in members for a, _ in tasks[i].after} for key, members in groups.items()}
+    depth: dict[Hashable, int] = {}
+    for key in TopologicalSorter(waits).static_order():
+        depth[key] = 1 + max((depth[earlier] for earlier in waits[key]), default=0)
+    takes = {key: max(sizes[index] for index in members) > 0 for key, members in groups.items()}
+    ordered = sorted(groups, key=lambda key: (starts[groups[key][0]], takes[key], depth[key]))
+    return [index for key in ordered for index in groups[key]]
