@@ -1,5 +1,7 @@
 """Timelines worked out by hand: computation, links, waits, coupled stages and sums."""
 
+from dataclasses import replace
+
 import pytest
 from pytest import approx
 from small_runs import case, chain, hand_written, star, times
@@ -68,14 +70,22 @@ def test_two_messages_over_one_link_take_turns():
     first = times(timeline, 0, "send", "SEND s0 m0 v0 rows 0:1 to 2")
     second = times(timeline, 1, "send", "SEND s0 m0 v0 rows 1:2 to 2")
     assert first == (approx(1), approx(3))
-    assert second == (approx(3), approx(5))
+    assert second == (approx(1), approx(5))  # it leaves at once and waits before the link they share
     assert times(timeline, 2, "compute", "1F0") == (approx(5), approx(6))
 
 
 def test_who_is_ready_first_goes_first():
     timeline = case(chain(2), star(3, bandwidth=2, speeds=[0.5, 1, 1]), [2, 1], rows=2).run()
     assert times(timeline, 1, "send", "SEND s0 m0 v0 rows 1:2 to 2") == (approx(1), approx(3))
-    assert times(timeline, 0, "send", "SEND s0 m0 v0 rows 0:1 to 2") == (approx(3), approx(5))
+    assert times(timeline, 0, "send", "SEND s0 m0 v0 rows 0:1 to 2") == (approx(2), approx(5))
+
+
+def test_a_fast_link_before_a_slow_one_is_soon_free_for_others():
+    slow_to_two = star(4, bandwidth=8)
+    links = tuple(replace(link, bandwidth=2.0) if link.a == "d2" else link for link in slow_to_two.links)
+    timeline = case(chain(2), replace(slow_to_two, links=links), [1, 2], rows=2).run()
+    assert times(timeline, 0, "send", "SEND s0 m0 v0 rows 1:2 to 2") == (approx(1.5), approx(3.5))
+    assert times(timeline, 0, "send", "SEND s0 m0 v0 rows 0:1 to 1") == (approx(1), approx(1.5))
 
 
 def test_messages_over_different_links_go_at_once():

@@ -14,14 +14,13 @@ many shards as the fewest in one.
 from collections.abc import Callable, Iterable, Sequence
 
 from plait.cluster import Cluster
-from plait.cost.links import ring_all_reduce_seconds
 from plait.errors import PlaitError
 
-Cost = tuple[float, tuple[int, ...]]  # seconds, and the channels that are busy meanwhile
+Cost = tuple[float, tuple[tuple[int, float], ...]]  # seconds, and channels with how long each is busy of them
 
 
 def sync_seconds(name: str, num_bytes: float, devices: Sequence[int], cluster: Cluster) -> Cost:
-    """Seconds of a sum over `devices` by the strategy `name`, and the channels it keeps busy.
+    """Seconds of a sum over `devices` by the strategy `name`, and how long it keeps which channel busy.
 
     >>> from plait.cluster import local_cluster
     >>> sync_seconds("ring", 4e9, [0, 1, 2, 3], local_cluster(4, bandwidth=1e9, latency=0.0))[0]
@@ -51,9 +50,9 @@ def _hosts(devices: Sequence[int], cluster: Cluster) -> list[list[int]]:
 
 def _ring(num_bytes: float, devices: Sequence[int], cluster: Cluster) -> Cost:
     pairs = _around([device for host in _hosts(devices, cluster) for device in host])
-    slowest = min(cluster.bandwidth(a, b) for a, b in pairs)
-    latency = max(cluster.latency(a, b) for a, b in pairs)
-    return ring_all_reduce_seconds(num_bytes, len(devices), slowest, latency), _channels(pairs, cluster)
+    steps = 2 * (len(devices) - 1)
+    busy = _busy(pairs, steps / len(devices) * num_bytes, cluster)
+    return max(busy.values()) + steps * _latency(pairs, cluster), tuple(busy.items())
 
 
 def _hierarchical(num_bytes: float, devices: Sequence[int], cluster: Cluster) -> Cost:
@@ -63,18 +62,22 @@ def _hierarchical(num_bytes: float, devices: Sequence[int], cluster: Cluster) ->
     rings = [_around([host[shard] for host in hosts]) for shard in range(shards)] if len(hosts) > 1 else []
     between = [pair for ring in rings for pair in ring]
     moved = 2 * (len(hosts) - 1) / len(hosts) * num_bytes / shards
-    seconds = max((found for found, _ in within), default=0.0)
-    seconds += _slowest_channel(between, moved, cluster)
+    busy = _busy(between, moved, cluster)
+    seconds = max((found for found, _ in within), default=0.0) + max(busy.values(), default=0.0)
     seconds += 2 * (len(hosts) - 1) * _latency(between, cluster)
-    channels = {*_channels(between, cluster), *(channel for _, found in within for channel in found)}
-    return seconds, tuple(sorted(channels))
+    for _, found in within:
+        for channel, more in found:
+            busy[channel] = busy.get(channel, 0.0) + more
+    return seconds, tuple(busy.items())
 
 
 def _parameter_server(num_bytes: float, devices: Sequence[int], cluster: Cluster) -> Cost:
     server, *workers = devices
-    up, down = [(worker, server) for worker in workers], [(server, worker) for worker in workers]
-    seconds = sum(_slowest_channel(pairs, num_bytes, cluster) + _latency(pairs, cluster) for pairs in (up, down))
-    return seconds, _channels(up + down, cluster)
+    up = _busy([(worker, server) for worker in workers], num_bytes, cluster)
+    down = _busy([(server, worker) for worker in workers], num_bytes, cluster)
+    latency = _latency([(worker, server) for worker in workers], cluster)
+    busy = {channel: up.get(channel, 0.0) + down.get(channel, 0.0) for channel in up.keys() | down.keys()}
+    return max(up.values()) + max(down.values()) + 2 * latency, tuple(sorted(busy.items()))
 
 
 Pairs = Sequence[tuple[int, int]]
@@ -84,21 +87,17 @@ def _around(devices: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(devices, [*devices[1:], devices[0]], strict=True))
 
 
-def _slowest_channel(pairs: Pairs, num_bytes: float, cluster: Cluster) -> float:
-    """Seconds until each pair's bytes are over; transfers share the channels their routes have in common."""
-    load: dict[int, float] = {}
+def _busy(pairs: Pairs, num_bytes: float, cluster: Cluster) -> dict[int, float]:
+    """Seconds of each channel until each pair's bytes are over; transfers share the channels they have in common."""
+    busy: dict[int, float] = {}
     for a, b in pairs:
         for channel in cluster.route(a, b):
-            load[channel] = load.get(channel, 0.0) + num_bytes
-    return max((carried / cluster.channel_bandwidth(channel) for channel, carried in load.items()), default=0.0)
+            busy[channel] = busy.get(channel, 0.0) + num_bytes / cluster.channel_bandwidth(channel)
+    return busy
 
 
 def _latency(pairs: Pairs, cluster: Cluster) -> float:
     return max((cluster.latency(a, b) for a, b in pairs), default=0.0)
-
-
-def _channels(pairs: Pairs, cluster: Cluster) -> tuple[int, ...]:
-    return tuple(sorted({channel for a, b in pairs for channel in cluster.route(a, b)}))
 
 
 SYNCHRONISATIONS: dict[str, Callable[[float, Sequence[int], Cluster], Cost]] = {

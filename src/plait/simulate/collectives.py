@@ -29,15 +29,15 @@ class Collectives:
         self.meetings: dict[object, dict[int, float]] = {}
 
     def join(self, instruction: Instruction, now: float) -> None:
-        """The last to join starts the sum, which takes the channels of its ring as a message takes its route's."""
+        """The last to join starts the sum."""
         found = self.sums[instruction.name]
         found.joined += 1
         found.ready = max(found.ready, now)
         ranks = self.program.bucket_by_name[instruction.name].ranks
         if found.joined < len(ranks):
             return
-        seconds, channels = self.times.reduce(instruction.name)
-        found.start, found.end = self.network.occupy(channels, found.ready, seconds)
+        seconds, hops = self.times.reduce(instruction.name)
+        found.start, found.end = self.network.occupy(hops, found.ready, seconds)
         if self.network.records is not None:
             self.network.records += [(member, "reduce", instruction, found.start, found.end) for member in ranks]
         for waiter in found.waiters:

@@ -1,7 +1,10 @@
-"""Messages on the links: full duplex, exclusive, first ready first served.
+"""Messages on the links: full duplex; every channel carries one message after the other, first ready first served.
 
-A transfer takes every channel on its route, from when sender and receiver are both ready and the channels are free,
-for bytes over the slowest bandwidth; it arrives one latency later.
+[Note: links] A message starts when sender and receiver are both ready, and goes on to the next channel of its route
+with its first byte, as packets do: on each it waits for its turn and takes its bytes over that channel's bandwidth. So
+a fast link that feeds a slow one is soon free for others, and messages that share a link share its bandwidth in turns.
+The last byte is there one latency after it has left the last channel. A gradient sum starts when all its channels are
+free, and keeps each busy for what passes over it.
 """
 
 from collections.abc import Sequence
@@ -12,6 +15,7 @@ from plait.program import Program
 from plait.simulate.script import Load, Script
 from plait.simulate.timeline import Record
 
+Hops = Sequence[tuple[int, float]]  # channels and how long each is busy
 NOT_YET = -1.0
 NOBODY = -1
 
@@ -58,8 +62,8 @@ class Network:
         sent = self.messages[message >> 1]
         assert sent is not None
         send, load = sent
-        source, channels, seconds, latency = self.transfers[load]
-        start, left = self.occupy(channels, now, seconds)
+        source, hops, latency = self.transfers[load]
+        start, left = self._pass(hops, now)
         arrived = left + latency
         self.begun[message] = start
         self.when[message] = left
@@ -72,17 +76,28 @@ class Network:
         if receiver >= 0:
             heappush(self.events, (now, receiver))
 
-    def occupy(self, channels: Sequence[int], ready: float, seconds: float) -> tuple[float, float]:
-        """From when to when these channels are used together."""
+    def _pass(self, hops: Hops, ready: float) -> tuple[float, float]:
+        """From when to when a message is on its way over channels, one after the other."""
         free = self.channel_free
-        start = ready
-        for channel in channels:
-            if free[channel] > start:
-                start = free[channel]
-        end = start + seconds
-        for channel in channels:
-            free[channel] = end
-        return start, end
+        start = NOT_YET
+        begun = end = ready
+        for channel, seconds in hops:
+            if free[channel] > begun:
+                begun = free[channel]
+            if start < 0.0:
+                start = begun
+            free[channel] = done = begun + seconds
+            if done > end:
+                end = done
+        return max(start, 0.0), end
+
+    def occupy(self, hops: Hops, ready: float, seconds: float) -> tuple[float, float]:
+        """From when to when something uses all these channels together, each as long as it needs it."""
+        free = self.channel_free
+        start = max(ready, *(free[channel] for channel, _ in hops))
+        for channel, busy in hops:
+            free[channel] = start + busy
+        return start, start + seconds
 
     def on_the_wire(self, moments: Sequence[int], until: float) -> float:
         """Since when the last of these messages, there at `until`, have been under way."""
@@ -93,18 +108,19 @@ class Network:
         return start
 
 
-Transfer = tuple[int, tuple[int, ...], float, float]  # source, channels, seconds on them, latency
+Transfer = tuple[int, Hops, float]  # source, way, latency
 
 
 def _transfers(program: Program, loads: Sequence[Load], plan: Plan) -> list[Transfer]:
     cluster, devices = plan.cluster, plan.devices
     found: list[Transfer] = []
-    routes: dict[tuple[int, int], tuple[tuple[int, ...], float, float]] = {}
+    routes: dict[tuple[int, int], tuple[list[tuple[int, float]], float]] = {}
     for source, sink, name, rows in loads:
         ends = devices[source], devices[sink]
         if ends not in routes:
-            routes[ends] = cluster.route(*ends), cluster.bandwidth(*ends), cluster.latency(*ends)
-        channels, bandwidth, latency = routes[ends]
+            channels = [(channel, cluster.channel_bandwidth(channel)) for channel in cluster.route(*ends)]
+            routes[ends] = channels, cluster.latency(*ends)
+        channels, latency = routes[ends]
         size = program.edge_by_name[name].value.num_bytes(rows)
-        found.append((source, channels, size / bandwidth, latency))
+        found.append((source, tuple((channel, size / bandwidth) for channel, bandwidth in channels), latency))
     return found

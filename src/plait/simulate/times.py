@@ -39,8 +39,8 @@ class Times:
         cost = self.costs.optimizer[device.kind.name]
         return cost.seconds(found.num_bytes, len(found.parameters)) / device.speed
 
-    def reduce(self, bucket: str) -> tuple[float, tuple[int, ...]]:
-        """Seconds of a sum over the bucket's ranks, and the channels it keeps busy."""
+    def reduce(self, bucket: str) -> tuple[float, tuple[tuple[int, float], ...]]:
+        """Seconds of a sum over the bucket's ranks, and how long it keeps which channel busy."""
         found = self.program.bucket_by_name[bucket]
         devices = [self.plan.devices[rank] for rank in found.ranks]
         return sync_seconds(self.plan.sync, found.num_bytes, devices, self.plan.cluster)

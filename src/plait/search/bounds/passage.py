@@ -16,13 +16,16 @@ from plait.simulate.times import Times
 
 
 class Message(NamedTuple):
-    """From one place to another, forward; with `gradient` as much comes back over the same links."""
+    """From one place to another, forward; with `gradient` as much comes back over the same links.
+
+    `seconds` are those on the slowest channel of `hops`, each of which is busy for its own.
+    """
 
     source: int
     sink: int
     seconds: float
     latency: float
-    channels: tuple[int, ...]
+    hops: tuple[tuple[int, float], ...]
     gradient: bool
 
 
@@ -71,15 +74,16 @@ def passages(tables: Program, counts: Sequence[int], times: Times) -> tuple[list
     return ranks, [_passage(tables, number, count, times, first, way) for number, count in enumerate(counts)]
 
 
-Way = Callable[[int, int], tuple[tuple[int, ...], float, float]]
+Way = Callable[[int, int], tuple[tuple[tuple[int, float], ...], float]]
 
 
 def _ways(plan: Plan) -> Way:
     @cache
-    def way(source: int, sink: int) -> tuple[tuple[int, ...], float, float]:
-        """Channels, bandwidth and latency from one rank to another."""
+    def way(source: int, sink: int) -> tuple[tuple[tuple[int, float], ...], float]:
+        """Channels with their seconds per byte, and the latency, from one rank to another."""
         a, b = plan.devices[source], plan.devices[sink]
-        return plan.cluster.route(a, b), plan.cluster.bandwidth(a, b), plan.cluster.latency(a, b)
+        channels = plan.cluster.route(a, b)
+        return tuple((c, 1 / plan.cluster.channel_bandwidth(c)) for c in channels), plan.cluster.latency(a, b)
 
     return way
 
@@ -123,7 +127,9 @@ def _messages(tables: Program, number: int, first: Sequence[int], way: Way) -> I
                 continue  # handed over by another stage of the same ranks, for which it was sent
             receiving = tables.stages[consumer]
             for i, j, (low, high) in transfers(edge.value, sending.rows[number], receiving.rows[number]):
-                channels, bandwidth, latency = way(sending.ranks[i], receiving.ranks[j])
-                seconds = edge.value.num_bytes(high - low) / bandwidth
+                channels, latency = way(sending.ranks[i], receiving.ranks[j])
+                size = edge.value.num_bytes(high - low)
+                hops = tuple((channel, size * per_byte) for channel, per_byte in channels)
+                seconds = max((busy for _, busy in hops), default=0.0)
                 places = first[edge.producer] + i, first[consumer] + j
-                yield Message(*places, seconds, latency, channels, edge.value.requires_grad)
+                yield Message(*places, seconds, latency, hops, edge.value.requires_grad)

@@ -102,8 +102,8 @@ def _turns(messages: Sequence[Message], before: Callable[[Message], float], afte
         ready, follows = before(x), after(x)
         latest = max(latest, ready + x.seconds + follows)
         if len(messages) > 1:
-            for channel in x.channels:
-                shared[channel].append((ready, x.seconds, follows))
+            for channel, seconds in x.hops:
+                shared[channel].append((ready, seconds, follows))
     for group in shared.values():
         all_ready, all_seconds, all_follows = zip(*group, strict=True)
         latest = max(latest, min(all_ready) + sum(all_seconds) + min(all_follows))

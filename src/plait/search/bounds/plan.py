@@ -9,7 +9,7 @@ size for which they are shortest, and every serial resource is bounded by Jackso
   split backwards nobody waits for the later halves W, so the tail after them is only the gradient sum.
 - coupled load (`_coupled`): a stage whose ranks start together takes the slowest rank's time for each computation.
 - host (`_hosts`): the ranks of a host with `slots` cores work off at most `slots` seconds per second.
-- channel (`_channels`): everything with this channel on its way, gradient sums too, holds it alone. A sum is
+- channel (`_channels`): everything with this channel on its way, gradient sums too, has it in turn. A sum is
   released when the last backward of its stage can be over, on the slowest rank.
 - memory (`_in_flight`): a rank with room for K micro-batches' saved bytes, each kept for the round trip
   F + between + B at least, needs sum of round trips / K.
@@ -124,20 +124,19 @@ class _Step:
         items: defaultdict[int, list[Item]] = defaultdict(list)
         for passage, paths in zip(self.passages, self.paths, strict=True):
             for x in passage.messages:
-                seconds = passage.count * x.seconds
                 left = x.latency + passage.forward[x.sink] + paths.after_forward[x.sink]
-                there = Item(paths.forward_start[x.source] + passage.forward[x.source], seconds, left)
-                for channel in x.channels:
-                    items[channel].append(there)
+                made = paths.forward_start[x.source] + passage.forward[x.source]
+                for channel, seconds in x.hops:
+                    items[channel].append(Item(made, passage.count * seconds, left))
                 if x.gradient:
                     left = x.latency + passage.backward[x.source] + paths.after_backward[x.source]
-                    back = Item(paths.backward_start[x.sink] + passage.backward[x.sink], seconds, left)
-                    for channel in x.channels:
-                        items[channel ^ 1].append(back)
+                    made = paths.backward_start[x.sink] + passage.backward[x.sink]
+                    for channel, seconds in x.hops:
+                        items[channel ^ 1].append(Item(made, passage.count * seconds, left))
         for found in self.sums:
-            item = Item(max(self._last_backward(stage) for stage in found.stages), found.seconds, 0.0)
-            for channel in found.channels:
-                items[channel].append(item)
+            released = max(self._last_backward(stage) for stage in found.stages)
+            for channel, seconds in found.hops:
+                items[channel].append(Item(released, seconds, 0.0))
         for channel, crossing in items.items():
             yield Bound(serial_bound(crossing), "channel", " to ".join(self.plan.cluster.channel_ends(channel)))
 

@@ -16,7 +16,7 @@ class Sum:
 
     stages: tuple[int, ...]
     seconds: float
-    channels: tuple[int, ...]
+    hops: tuple[tuple[int, float], ...]  # channels, and how long each is busy
 
 
 def gradient_sums(graph: Graph, times: Times) -> tuple[Sum, ...]:
@@ -38,8 +38,9 @@ def gradient_sums(graph: Graph, times: Times) -> tuple[Sum, ...]:
     asked = replace(times, program=replace(times.program, buckets=tuple(means.values())))
     sums = []
     for stages, mean in means.items():
-        seconds, channels = asked.reduce(mean.name)
-        sums.append(Sum(stages, len(groups[stages]) * seconds, channels))
+        seconds, hops = asked.reduce(mean.name)
+        count = len(groups[stages])
+        sums.append(Sum(stages, count * seconds, tuple((channel, count * busy) for channel, busy in hops)))
     return tuple(sums)
 
 

@@ -47,12 +47,11 @@ def best_order(tasks: list[Task], times: Times, graph: Graph, *, below: float, t
     model = cp_model.CpModel()
     starts = [model.new_int_var(0, UNITS, "") for _ in tasks]
     sizes = [int(task.seconds / unit) for task in tasks]
-    intervals = [model.new_fixed_size_interval_var(s, size, "") for s, size in zip(starts, sizes, strict=True)]
     end = model.new_int_var(0, UNITS, "end")
     for start, size in zip(starts, sizes, strict=True):
         model.add(end >= start + size)
     _precedences(model, tasks, starts, sizes, unit)
-    _alone(model, tasks, intervals)
+    _alone(model, tasks, starts, unit)
     _memory(model, tasks, starts, sizes, times, graph)
     _numbering(model, tasks, starts, times)
     model.minimize(end)
@@ -89,15 +88,17 @@ def _precedences(model: Any, tasks: list[Task], starts: list[Any], sizes: list[i
     for index, task in enumerate(tasks):
         for earlier, lag in task.after:
             model.add(starts[index] >= starts[earlier] + sizes[earlier] + int(lag / unit))
+        if task.along is not None:
+            model.add(starts[index] >= starts[task.along])
         if task.meeting is not None:
             model.add(starts[index] == starts[together.setdefault(task.meeting, index)])
 
 
-def _alone(model: Any, tasks: list[Task], intervals: list[Any]) -> None:
+def _alone(model: Any, tasks: list[Task], starts: list[Any], unit: float) -> None:
     holders: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
-    for task, interval in zip(tasks, intervals, strict=True):
-        for held in task.holds:
-            holders[held].append(interval)
+    for task, start in zip(tasks, starts, strict=True):
+        for held, seconds in task.holds:
+            holders[held].append(model.new_fixed_size_interval_var(start, int(seconds / unit), ""))
     for found in holders.values():
         model.add_no_overlap(found)
 
@@ -140,7 +141,7 @@ def _sequence(tasks: list[Task], starts: list[int], sizes: list[int]) -> list[in
     for index, task in enumerate(tasks):
         groups[index if task.meeting is None else task.meeting].append(index)
     group_of = {index: key for key, members in groups.items() for index in members}
-    waits = {key: {group_of[a] for i in members for a, _ in tasks[i].after} for key, members in groups.items()}
+    waits = {key: {group_of[a] for i in members for a in tasks[i].needs} for key, members in groups.items()}
     depth: dict[Hashable, int] = {}
     for key in TopologicalSorter(waits).static_order():
         depth[key] = 1 + max((depth[earlier] for earlier in waits[key]), default=0)

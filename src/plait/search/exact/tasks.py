@@ -10,20 +10,30 @@ from plait.simulate.times import Times
 _SUMS = (Op.REDUCE, Op.REDUCE_TIED)
 
 
+Held = tuple[tuple[str, int], float]  # a rank or channel, and for how long
+
+
 @dataclass
 class Task:
-    """A computation of a rank, a message, or a gradient sum.
+    """A computation of a rank, a message on one channel of its route, or a gradient sum.
 
-    It holds its resources alone. It starts no earlier than `lag` after the end of each task in `after`; those with
-    the same `meeting` start together.
+    It holds each of its resources alone, from its start for as long as stands there. It starts no earlier than `lag`
+    after the end of each task in `after`, and than the start of `along`, the same message on the channel before;
+    those with the same `meeting` start together.
     """
 
     what: Instruction
     rank: int
     seconds: float
-    holds: tuple[tuple[str, int], ...]
+    holds: tuple[Held, ...]
     after: list[tuple[int, float]] = field(default_factory=list)
     meeting: Hashable = None
+    along: int | None = None
+
+    @property
+    def needs(self) -> list[int]:
+        """Tasks that must have started before it."""
+        return [index for index, _ in self.after] + ([] if self.along is None else [self.along])
 
 
 def tasks_of(program: Program, times: Times) -> list[Task]:
@@ -39,18 +49,14 @@ def tasks_of(program: Program, times: Times) -> list[Task]:
 
 
 def _computations(program: Program, times: Times) -> list[Task]:
-    return [
-        Task(
-            ins,
-            rank,
-            times.compute(rank, ins.op, ins.stage, ins.rows),
-            (("rank", rank),),
-            meeting=ins[:3] if program.stages[ins.stage].coupled else None,
-        )
-        for rank, instructions in enumerate(program.ranks)
-        for ins in instructions
-        if ins.op in (Op.F, Op.B)
-    ]
+    tasks = []
+    for rank, instructions in enumerate(program.ranks):
+        for ins in instructions:
+            if ins.op in (Op.F, Op.B):
+                seconds = times.compute(rank, ins.op, ins.stage, ins.rows)
+                meeting = ins[:3] if program.stages[ins.stage].coupled else None
+                tasks.append(Task(ins, rank, seconds, ((("rank", rank), seconds),), meeting=meeting))
+    return tasks
 
 
 def _add_messages(
@@ -68,13 +74,16 @@ def _add_messages(
             if ins.op is not Op.SEND:
                 continue
             a, b = devices[rank], devices[ins.peer]
-            seconds = program.edge_by_name[ins.name].value.num_bytes(ins.rows) / cluster.bandwidth(a, b)
-            message = Task(ins, rank, seconds, tuple(("channel", channel) for channel in cluster.route(a, b)))
             op = Op.B if ins.gradient else Op.F
-            message.after.append((place[rank, op, ins.stage, ins.micro_batch], 0.0))
-            user = users[rank, ins.peer, *ins[2:5], *ins[6:]]
-            tasks[place[ins.peer, op, user, ins.micro_batch]].after.append((len(tasks), cluster.latency(a, b)))
-            tasks.append(message)
+            user = tasks[place[ins.peer, op, users[rank, ins.peer, *ins[2:5], *ins[6:]], ins.micro_batch]]
+            size, before = program.edge_by_name[ins.name].value.num_bytes(ins.rows), None
+            for channel in cluster.route(a, b):
+                seconds = size / cluster.channel_bandwidth(channel)
+                hop = Task(ins, rank, seconds, ((("channel", channel), seconds),), along=before)
+                hop.after.append((place[rank, op, ins.stage, ins.micro_batch], 0.0))
+                user.after.append((len(tasks), cluster.latency(a, b)))
+                before = len(tasks)
+                tasks.append(hop)
 
 
 def _add_sums(tasks: list[Task], program: Program, times: Times) -> None:
@@ -84,10 +93,10 @@ def _add_sums(tasks: list[Task], program: Program, times: Times) -> None:
             backwards[task.rank].append(index)
     sums = {ins.name: ins for instructions in program.ranks for ins in instructions if ins.op in _SUMS}
     for name, ins in sums.items():
-        seconds, channels = times.reduce(name)
+        seconds, hops = times.reduce(name)
         ranks = program.bucket_by_name[name].ranks
         after = [(index, 0.0) for rank in ranks for index in backwards[rank]]
-        tasks.append(Task(ins, ranks[0], seconds, tuple(("channel", channel) for channel in channels), after))
+        tasks.append(Task(ins, ranks[0], seconds, tuple((("channel", channel), busy) for channel, busy in hops), after))
 
 
 def replayed(tasks: list[Task], order: list[int]) -> float:
@@ -96,7 +105,7 @@ def replayed(tasks: list[Task], order: list[int]) -> float:
     Nothing may come before what it waits for, and those that meet must follow one another.
     """
     free: defaultdict[tuple[str, int], float] = defaultdict(float)
-    ends = [0.0] * len(tasks)
+    starts, ends = [0.0] * len(tasks), [0.0] * len(tasks)
     position = 0
     while position < len(order):
         group = [order[position]]
@@ -104,10 +113,11 @@ def replayed(tasks: list[Task], order: list[int]) -> float:
         while meeting and position + len(group) < len(order) and tasks[order[position + len(group)]].meeting == meeting:
             group.append(order[position + len(group)])
         earliest = [ends[earlier] + lag for index in group for earlier, lag in tasks[index].after]
-        start = max([0.0, *earliest, *(free[held] for index in group for held in tasks[index].holds)])
+        earliest += [starts[before] for index in group if (before := tasks[index].along) is not None]
+        start = max([0.0, *earliest, *(free[held] for index in group for held, _ in tasks[index].holds)])
         for index in group:
-            ends[index] = start + tasks[index].seconds
-            for held in tasks[index].holds:
-                free[held] = ends[index]
+            starts[index], ends[index] = start, start + tasks[index].seconds
+            for held, seconds in tasks[index].holds:
+                free[held] = start + seconds
         position += len(group)
     return max(ends)
