@@ -26,10 +26,11 @@ class Collectives:
         self.times = times
         self.network = network
         self.sums = {bucket.name: _Sum() for bucket in program.buckets}
+        self.group_free: dict[tuple[int, ...], float] = {}
         self.meetings: dict[object, dict[int, float]] = {}
 
     def join(self, instruction: Instruction, now: float) -> None:
-        """The last to join starts the sum."""
+        """The last to join starts the sum; sums over the same ranks follow one another."""
         found = self.sums[instruction.name]
         found.joined += 1
         found.ready = max(found.ready, now)
@@ -37,7 +38,9 @@ class Collectives:
         if found.joined < len(ranks):
             return
         seconds, hops = self.times.reduce(instruction.name)
-        found.start, found.end = self.network.occupy(hops, found.ready, seconds)
+        ready = max(found.ready, self.group_free.get(ranks, 0.0))
+        found.start, found.end = self.network.occupy(hops, ready, seconds)
+        self.group_free[ranks] = found.end
         if self.network.records is not None:
             self.network.records += [(member, "reduce", instruction, found.start, found.end) for member in ranks]
         for waiter in found.waiters:

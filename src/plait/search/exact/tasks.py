@@ -92,11 +92,14 @@ def _add_sums(tasks: list[Task], program: Program, times: Times) -> None:
         if task.what.op is Op.B:
             backwards[task.rank].append(index)
     sums = {ins.name: ins for instructions in program.ranks for ins in instructions if ins.op in _SUMS}
+    groups: dict[tuple[int, ...], int] = {}  # sums over the same ranks follow one another
     for name, ins in sums.items():
         seconds, hops = times.reduce(name)
         ranks = program.bucket_by_name[name].ranks
         after = [(index, 0.0) for rank in ranks for index in backwards[rank]]
-        tasks.append(Task(ins, ranks[0], seconds, tuple((("channel", channel), busy) for channel, busy in hops), after))
+        held = [(("channel", channel), busy) for channel, busy in hops]
+        held.append((("sums", groups.setdefault(ranks, len(groups))), seconds))
+        tasks.append(Task(ins, ranks[0], seconds, tuple(held), after))
 
 
 def replayed(tasks: list[Task], order: list[int]) -> float:
