@@ -70,7 +70,7 @@ def test_orders_hold_no_more_than_memory_has_room_for() -> None:
     groups = Groups(small.cluster, small.costs, "ring")
     scorer = Scorer(small, fine_loads(small.graph, small.costs), groups, split=True)
     layout = Layout((2,), ((0,), (1,)), (False, False), 8)
-    room = scorer.room(layout)
+    room = scorer.room(layout, [0, 0])
     assert 1 < room[0] < 8
     for plan in orders(layout, small, groups, scorer, None):
         for place, lane in enumerate(plan.lanes):

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, replace
 
 from plait.cost import Costs
+from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.plan import Plan, validate
 from plait.program import RankMemory, check_memory, check_program, compile_program, predict_memory
 from plait.search.bounds import Bound
-from plait.simulate import Timeline, simulate
+from plait.simulate import Timeline, simulate, step_seconds
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,41 @@ class Candidate:
         return self.timeline.step_seconds
 
 
-def evaluate(plan: Plan, graph: Graph, costs: Costs, *, check: bool = True) -> Candidate:
-    """Validates, compiles, checks and simulates one plan. Raises PlaitError where it cannot run.
+class DoesNotFit(PlaitError):
+    """`missing_bytes` by rank, of those whose device has too little memory."""
 
-    Without `check` the program is trusted: a search that looks at many plans proves those it returns.
-    """
+    def __init__(self, why: str, missing_bytes: dict[int, int]) -> None:
+        super().__init__(why)
+        self.missing_bytes = missing_bytes
+
+
+def evaluate(plan: Plan, graph: Graph, costs: Costs) -> Candidate:
+    """Validates, compiles, checks and simulates one plan. Raises PlaitError where it cannot run."""
     validate(plan, graph)
     program = compile_program(plan, graph)
-    if check:
-        check_program(program)
+    check_program(program)
     memory = predict_memory(program, plan, graph, costs)
     check_memory(memory, plan)
     timeline = simulate(program, plan, costs)
     return Candidate(replace(plan, predicted_seconds=timeline.step_seconds), timeline, memory)
+
+
+def step_time(plan: Plan, graph: Graph, costs: Costs) -> float:
+    """The step's seconds alone, of a program that is trusted to be right: a search proves only what it returns.
+
+    Raises DoesNotFit, or another PlaitError where it cannot run.
+    """
+    validate(plan, graph)
+    program = compile_program(plan, graph)
+    memory = predict_memory(program, plan, graph, costs)
+    devices = plan.cluster.devices
+    missing = {
+        rank: use.peak - devices[device].memory_bytes
+        for rank, (device, use) in enumerate(zip(plan.devices, memory, strict=True))
+        if use.peak > devices[device].memory_bytes
+    }
+    try:
+        check_memory(memory, plan)
+    except PlaitError as error:
+        raise DoesNotFit(str(error), missing) from None
+    return step_seconds(program, plan, costs)

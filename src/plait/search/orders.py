@@ -6,7 +6,7 @@ tried are the in-flight limits of 1F1B, twice those, and as much as memory allow
 hand-made orders (interleaved, ZB-V) that a sweep does not find.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from plait.plan import Plan
@@ -28,21 +28,31 @@ class _Order(NamedTuple):
     lanes: tuple[str, ...]  # none where the name says it all
 
 
-def orders(layout: Layout, problem: Problem, groups: Groups, scorer: Scorer, wanted: str | None) -> list[Plan]:
-    """Plans of this layout that differ in their order, the one whose computations end first in front."""
+def orders(
+    layout: Layout,
+    problem: Problem,
+    groups: Groups,
+    scorer: Scorer,
+    wanted: str | None,
+    reserve: Sequence[int] | None = None,
+) -> list[Plan]:
+    """Plans of this layout that differ in their order, the one whose computations end first in front.
+
+    They leave `reserve` bytes free at each position.
+    """
     if wanted not in (None, FUSED, SPLIT):
         return [layout.plan(problem, groups, wanted)]
     if layout.num_stages == 1:
         return [layout.plan(problem, groups, "1f1b")]  # with one stage every order is gradient accumulation
     found: dict[tuple[str, ...], _Order] = {}
-    for order in _orders(layout, scorer, wanted):
+    for order in _orders(layout, scorer, wanted, reserve or [0] * len(layout.positions)):
         found.setdefault(order.lanes, order)
     return [layout.plan(problem, groups, o.name, lanes=o.lanes) for o in sorted(found.values())]
 
 
-def _orders(layout: Layout, scorer: Scorer, wanted: str | None) -> Iterator[_Order]:
+def _orders(layout: Layout, scorer: Scorer, wanted: str | None, reserve: Sequence[int]) -> Iterator[_Order]:
     seconds, transfer = _times(layout, scorer)
-    room = scorer.room(layout)
+    room = scorer.room(layout, reserve)
     for split, name in ((False, FUSED), (True, SPLIT)):
         if wanted not in (None, name):
             continue

@@ -12,18 +12,17 @@ that there is an answer whatever the budget.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from plait.cluster import Cluster
 from plait.cost import Costs
 from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.plan import Plan
-from plait.program import check_program, compile_program
 from plait.search.bounds import Bound, cluster_bound, plan_bound
 from plait.search.contradictions import check_stage_counts, limits_of
 from plait.search.groups import Groups
-from plait.search.judge import Candidate, evaluate
+from plait.search.judge import Candidate, DoesNotFit, evaluate, step_time
 from plait.search.layout import Layout
 from plait.search.loads import fine_loads
 from plait.search.local_search import Freedom, improved
@@ -35,7 +34,9 @@ from plait.search.virtual import virtual_layouts
 from plait.search.wishes import Wishes, check_wishes
 
 DEFAULT_BUDGET = 5.0
-_SEEDING, _IMPROVING = 0.4, 0.6  # of the budget, by when these phases end
+_SEEDING, _IMPROVING, _JUDGING = 0.35, 0.5, 0.9  # of the budget, by when these phases end
+_FITTINGS = 3  # times the orders of a layout are made again to hold less
+_ANSWERED = 8  # plans of an answer
 _SPLITTING = ("zb-h1", "zb-h2", "zb-v")
 MANY_STAGES = ("interleaved", "zb-v")
 _VIRTUAL = 3  # layouts of which those with several stages at a position are made
@@ -85,6 +86,13 @@ def find_plans(
     )
 
 
+class _Judged(NamedTuple):
+    """A plan and what the simulator says its step takes."""
+
+    seconds: float
+    plan: Plan
+
+
 class _Search:
     def __init__(self, problem: Problem, wishes: Wishes, start: float, budget_seconds: float) -> None:
         self.problem, self.wishes, self.start, self.budget = problem, wishes, start, budget_seconds
@@ -103,17 +111,24 @@ class _Search:
             free_devices=tuple(range(len(problem.cluster.devices))) if len(problem.cluster.devices) <= 16 else (),
         )
         self.rejected: list[tuple[str, str]] = []
+        self.misjudged: dict[int, int] = {}  # bytes that layouts turned out to lack, by micro-batches
 
     def run(self) -> list[Candidate]:
         layouts = self._with_virtual(self._improved(self._seeds()))
-        found = sorted(self._judged(layouts), key=lambda c: (c.step_seconds, c.plan.num_ranks))
+        found = sorted(self._judged(layouts), key=lambda judged: (judged.seconds, judged.plan.num_ranks))
         if not found:
             raise PlaitError(self._nothing_fits())
-        check_program(compile_program(found[0].plan, self.problem.graph))
-        return [self._bounded(candidate) for candidate in _distinct(found)]
+        best, *others = _distinct(found)[:_ANSWERED]
+        answer = [self._candidate(best.plan)]
+        for judged in others:
+            if time.perf_counter() > self._until(1.0):
+                break
+            answer.append(self._candidate(judged.plan))
+        return answer
 
-    def _bounded(self, candidate: Candidate) -> Candidate:
-        return replace(candidate, bound=plan_bound(candidate.plan, self.problem.graph, self.problem.costs))
+    def _candidate(self, plan: Plan) -> Candidate:
+        graph, costs = self.problem.graph, self.problem.costs
+        return replace(evaluate(plan, graph, costs), bound=plan_bound(plan, graph, costs))
 
     def _until(self, share: float) -> float:
         return self.start + share * self.budget
@@ -147,39 +162,58 @@ class _Search:
         virtual = (virtual_layouts(layout, self.problem, self.limits, None) for layout in layouts[:_VIRTUAL])
         return sorted([*layouts, *(layout for found in virtual for layout in found)], key=self.scorer)
 
-    def _judged(self, layouts: Sequence[Layout]) -> Iterator[Candidate]:
+    def _judged(self, layouts: Sequence[Layout]) -> Iterator[_Judged]:
         """The best order of every layout first, then the next best ones, until time is up or all have been seen."""
-        waiting = [self._orders(layout) for layout in layouts if self.scorer.times(layout) is not None]
+        waiting = [self._tries(layout) for layout in layouts if self.scorer.times(layout) is not None]
         judged, longest = 0, 0.0
         while waiting:
-            for order in list(waiting):
+            for tries in list(waiting):
                 start = time.perf_counter()
-                if judged and start + longest > self._until(1.0):
+                if judged and start + longest > self._until(_JUDGING):
                     return
-                plan = next(order, None)
-                if plan is None:
-                    waiting.remove(order)
-                    continue
                 try:
-                    candidate = evaluate(plan, self.problem.graph, self.problem.costs, check=False)
+                    found = next(tries)
+                except StopIteration:
+                    waiting.remove(tries)
+                    continue
+                longest = max(longest, time.perf_counter() - start)
+                if found is not None:
+                    judged += 1
+                    yield found
+
+    def _tries(self, layout: Layout) -> Iterator[_Judged | None]:
+        """Orders of one layout, the most promising first; after one that does not fit, orders that hold less.
+
+        None where nothing came of it. Layouts with micro-batches of one size misjudge their memory alike.
+        """
+        reserve = [self.misjudged.get(layout.micro_batches, 0)] * len(layout.positions)
+        tried: set[tuple[str, tuple[str, ...]]] = set()
+        for _ in range(_FITTINGS):
+            missing: dict[int, int] = {}
+            for plan in orders(layout, self.problem, self.groups, self.scorer, self.wishes.schedule, reserve):
+                if (plan.schedule, plan.lanes) in tried:
+                    continue
+                tried.add((plan.schedule, plan.lanes))
+                try:
+                    yield _Judged(step_time(plan, self.problem.graph, self.problem.costs), plan)
                 except PlaitError as error:
                     self.rejected.append((name_of(plan), str(error)))
-                    continue
-                finally:
-                    longest = max(longest, time.perf_counter() - start)
-                judged += 1
-                yield candidate
-
-    def _orders(self, layout: Layout) -> Iterator[Plan]:
-        """Made when the first is asked for: many layouts are never come to."""
-        yield from orders(layout, self.problem, self.groups, self.scorer, self.wishes.schedule)
+                    missing = error.missing_bytes if isinstance(error, DoesNotFit) else {}
+                    if missing:
+                        break
+            if not missing:
+                return
+            for place, stages in enumerate(layout.positions):
+                reserve[place] += max(missing.get(rank, 0) for rank in plan.stage_ranks(stages[0]))
+            self.misjudged[layout.micro_batches] = max(reserve)
+        yield None
 
     def _nothing_fits(self) -> str:
         """Why even the plan that takes the least memory cannot run."""
         smallest = least_memory(self.problem, self.wishes, self.limits)
         for plan in orders(smallest, self.problem, self.groups, self.scorer, self.wishes.schedule or "1f1b"):
             try:
-                evaluate(plan, self.problem.graph, self.problem.costs, check=False)
+                evaluate(plan, self.problem.graph, self.problem.costs)
             except PlaitError as error:
                 return str(error)
         return (
@@ -202,12 +236,11 @@ def _varied(layouts: Sequence[Layout], most: int) -> list[Layout]:
     return chosen
 
 
-def _distinct(found: Sequence[Candidate]) -> list[Candidate]:
-    """One candidate of each layout and schedule: others differ in nothing a table shows."""
-    seen: dict[tuple[object, ...], Candidate] = {}
-    for candidate in found:
-        plan = candidate.plan
-        seen.setdefault((plan.stages, plan.micro_batches, plan.schedule), candidate)
+def _distinct(found: Sequence[_Judged]) -> list[_Judged]:
+    """One of each layout and schedule: others differ in nothing a table shows."""
+    seen: dict[tuple[object, ...], _Judged] = {}
+    for judged in found:
+        seen.setdefault((judged.plan.stages, judged.plan.micro_batches, judged.plan.schedule), judged)
     return list(seen.values())
 
 

@@ -90,16 +90,16 @@ class Scorer:
             stages.append(found._replace(after=found.after + tied))
         return LayoutTimes(stages, *self._channels(layout, self.problem.batch_size / layout.micro_batches))
 
-    def room(self, layout: Layout) -> list[int]:
-        """How many micro-batches each position could hold in its memory, each of its stages' counted."""
+    def room(self, layout: Layout, reserve: Sequence[int]) -> list[int]:
+        """How many micro-batches each position could hold in its memory but `reserve`, each of its stages' counted."""
         rows = math.ceil(self.problem.batch_size / layout.micro_batches)
         edges = (0, *layout.boundaries, len(self.trained) - 1)
         found = []
-        for stages in layout.positions:
+        for stages, kept in zip(layout.positions, reserve, strict=True):
             most = layout.micro_batches * len(stages)
             for member in self.groups.members(layout.groups[stages[0]], rows):
                 needs = [self._bytes(member, layout.recompute[s], edges[s], edges[s + 1]) for s in stages]
-                free = member.memory_bytes - sum(once for once, _ in needs)
+                free = member.memory_bytes - kept - sum(once for once, _ in needs)
                 most = min(most, int(free / max(1e-9, *(each for _, each in needs))))
             found.append(most)
         return found

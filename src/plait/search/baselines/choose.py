@@ -16,7 +16,7 @@ from plait.errors import PlaitError
 from plait.plan import Plan
 from plait.search.baselines.blocks import Numbers
 from plait.search.baselines.layout import Layout
-from plait.search.judge import evaluate
+from plait.search.judge import step_time
 from plait.search.problem import Problem
 
 _JUDGED = 8
@@ -114,12 +114,11 @@ def _simulated(option: Option, beginnings: list[int]) -> float:
     plan, problem = option.plan(), option.layout.setting.problem
     rows = plan.batch_size / plan.micro_batches
     seconds = [
-        evaluate(
+        step_time(
             replace(plan, micro_batches=count, batch_size=round(count * rows)),
             problem.graph,
             problem.costs,
-            check=False,
-        ).step_seconds
+        )
         for count in beginnings
     ]
     if len(beginnings) == 1:
