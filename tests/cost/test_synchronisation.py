@@ -1,28 +1,14 @@
 """What a gradient sum takes, on the routes its bytes take."""
 
 import pytest
+from host_clusters import hosts
 from pytest import approx
 
-from plait.cluster import PRESETS, Cluster, Device, Host, Link
+from plait.cluster import Cluster
 from plait.cost import SYNCHRONISATIONS, sync_seconds
 from plait.errors import PlaitError
 
 S, B, IN_HOST = 8e9, 1e9, 1e10
-
-
-def hosts(*sizes: int, latency: float = 0.0) -> Cluster:
-    """Hosts with so many devices, whose uplinks meet at a switch."""
-    names = [[f"h{host}/{n}" for n in range(size)] for host, size in enumerate(sizes)]
-    return Cluster(
-        "hosts",
-        tuple(Host(f"h{host}") for host in range(len(sizes))),
-        tuple(Device(name, f"h{host}", PRESETS["cpu"], 2**30) for host, own in enumerate(names) for name in own),
-        ("switch",),
-        (
-            *(Link(name, f"h{host}", IN_HOST, latency) for host, own in enumerate(names) for name in own),
-            *(Link(f"h{host}", "switch", B, latency) for host in range(len(sizes))),
-        ),
-    )
 
 
 def seconds(name: str, cluster: Cluster, devices: list[int] | None = None) -> float:
