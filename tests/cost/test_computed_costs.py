@@ -46,6 +46,13 @@ def test_a_matrix_on_a_device_short_of_arithmetic_takes_its_operations():
     assert costs.seconds("slow", "backward", 1, 2, rows=16) == approx(2 * operations / 1e6)
 
 
+def test_half_of_a_matrixs_backward_can_be_put_off_and_all_of_it_where_the_batch_needs_no_gradient():
+    costs = computed(kind("slow", flops=1e6, bandwidth=1e18))
+    first, second = ([costs.seconds("slow", p, n, n + 1, 16) for p in ("input", "weight", "backward")] for n in (0, 1))
+    assert first == [0.0, first[2], first[2]]
+    assert second == approx([second[2] / 2, second[2] / 2, second[2]])
+
+
 def test_a_matrix_on_a_device_short_of_bandwidth_takes_its_bytes():
     costs = computed(kind("narrow", flops=1e18, bandwidth=1e6))
     moved = 4 * (WIDTH * WIDTH + 2 * 16 * WIDTH)

@@ -1,6 +1,7 @@
 """Costs as data: sums over atoms, affine in the rows, and the formulas of links."""
 
 import json
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +32,13 @@ def test_a_stage_takes_the_sum_of_its_atoms(atoms, data, rows):
     assert made.saved_bytes("cpu", start, end, rows) == approx(
         sum(a.saved_fixed + a.saved_per_row * rows for a in own), abs=1
     )
+
+
+@given(atoms, amounts, amounts, st.integers(0, 100))
+def test_the_two_parts_of_a_backward_are_the_whole(atoms, fixed, per_row, rows):
+    made = costs([replace(atom, weight_fixed=fixed, weight_per_row=per_row) for atom in atoms])
+    whole, *parts = (made.seconds("cpu", p, 0, len(atoms), rows) for p in ("backward", "input", "weight"))
+    assert sum(parts) == approx(whole) and min(parts) >= 0
 
 
 @given(atoms, st.integers(0, 100))

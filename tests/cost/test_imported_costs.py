@@ -35,6 +35,12 @@ def test_an_atom_takes_the_sum_of_its_nodes_for_every_row() -> None:
     assert costs.saved_bytes("fast", 0, 2, 10) == 800
 
 
+def test_half_of_a_backward_can_be_put_off_where_there_are_weights() -> None:
+    costs = imported_costs(PROFILE, profile_graph(PROFILE), kinds=[FAST])
+    assert costs.seconds("fast", "weight", 0, 1, 10) == approx(10e-3)  # the LSTM's, not the indexing's
+    assert costs.seconds("fast", "input", 0, 2, 10) == approx((2 + 1 + 8) * 1e-2 - (1 + 4) * 1e-2)
+
+
 def test_another_kind_takes_longer_by_what_it_sustains() -> None:
     costs = imported_costs(PROFILE, profile_graph(PROFILE), kinds=[FAST, SLOW])
     assert costs.seconds("slow", "forward", 0, 2, 10) == approx(4 * costs.seconds("fast", "forward", 0, 2, 10))

@@ -23,6 +23,7 @@ from plait.jobs import load_job
 from plait.plan import Plan, load_plan
 from plait.plan.batches import example
 from plait.run.stage import InFlight, StageRun
+from plait.simulate import Timeline
 
 LIMIT = 90.0
 
@@ -82,7 +83,9 @@ def train(store: Path, run: dict[str, Any], rank: int, num_ranks: int) -> dict[s
     if run.get("save"):
         trainer.save(run["save"])
     trainer.close()
-    return {"losses": losses, "outputs": first_outputs if run.get("watch") else {}}
+    timeline = Timeline("measured", num_ranks, tuple(trainer.last.spans), 0.0)
+    outputs = first_outputs if run.get("watch") else {}
+    return {"losses": losses, "order": timeline.compute_order(rank), "outputs": outputs}
 
 
 def watch(stages: dict[int, StageRun], outputs: dict[str, list[Any]]) -> None:

@@ -1,18 +1,17 @@
 """Any order of actions, several stages on a rank, split backwards and recomputation train like one device."""
 
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from comparison import Case, adamw, assert_trains_like_one_device, job_case, make_case, make_plan, take_rows
+from host_clusters import hosts
 from lanes import random_lanes
 from test_exactness import JOBS, case_of
 from test_left_out import Dropped
 from torch import Tensor, nn
 
-from plait.cluster import PRESETS, Cluster, Device, Host, Link
 from plait.cost import SYNCHRONISATIONS
 from plait.plan import Plan
 from plait.program import Op
@@ -45,14 +44,16 @@ def test_several_stages_on_a_rank_train_like_one_device(name: str, kind: str) ->
     assert_trains_like_one_device(case, plan_in_random_order(case, kind, micro_batches))
 
 
-@pytest.mark.parametrize("kind", ["interleaved over replicas", "v", "all on one"])
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, "all on one") for name in JOBS] + [("unet", "interleaved over replicas"), ("gpt2", "v")],
+)
 def test_backwards_in_halves_train_like_one_device(name: str, kind: str) -> None:
     case, micro_batches = case_of(name)
     assert_trains_like_one_device(case, plan_in_random_order(case, kind, micro_batches, split=range(8)))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_any_order_of_actions_trains_like_one_device(seed: int) -> None:
     case = job_case(JOBS["bert"][0])
     assert_trains_like_one_device(case, plan_in_random_order(case, "v", 6, split=(1, 2, 5), seed=seed))
@@ -102,8 +103,7 @@ def test_a_short_last_batch_follows_the_same_order(rows: int) -> None:
 
 @pytest.mark.parametrize("split", [(), range(8)], ids=["whole", "halves"])
 @pytest.mark.parametrize("recompute", [range(8), (1, 2)], ids=["all", "some"])
-@pytest.mark.parametrize("kind", ["interleaved over replicas", "v"])
-@pytest.mark.parametrize("name", ["gpt2", "unet", "resnet"])
+@pytest.mark.parametrize(("name", "kind"), [("unet", "interleaved over replicas"), ("gpt2", "v")])
 def test_recomputing_trains_like_one_device(name: str, kind: str, recompute: Any, split: Any) -> None:
     case, micro_batches = case_of(name)
     assert_trains_like_one_device(
@@ -152,23 +152,6 @@ def test_a_module_in_one_piece_finds_its_buffers_as_they_were() -> None:
 
 
 # Ways to sum gradients
-
-
-@cache
-def hosts(*sizes: int) -> Cluster:
-    """Hosts with so many devices each, around a switch."""
-    names = [[f"h{host}/cpu{n}" for n in range(size)] for host, size in enumerate(sizes)]
-    kind, memory = PRESETS["cpu"], 2**30
-    return Cluster(
-        "hosts",
-        tuple(Host(f"h{host}") for host in range(len(sizes))),
-        tuple(Device(name, f"h{host}", kind, memory) for host, own in enumerate(names) for name in own),
-        ("switch",),
-        (
-            *(Link(name, f"h{host}", 1e10, 1e-6) for host, own in enumerate(names) for name in own),
-            *(Link(f"h{host}", "switch", 1e9, 1e-5) for host in range(len(sizes))),
-        ),
-    )
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 1), (4,), (1, 1, 2)], ids=str)

@@ -47,6 +47,17 @@ class WeightGradients:
         return taken
 
 
+def run_deferred(waiting: list[Callable[[], None]]) -> None:
+    """Adds what was put off to the weights' gradients.
+
+    The last put off comes first, because what it needs is most likely still in a cache. Each is forgotten as soon as
+    it is done, with the activations it holds.
+    """
+    with torch.no_grad():
+        while waiting:
+            waiting.pop()()
+
+
 # Which nodes
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from plait.graph import Value
+from plait.graph.deferred import run_deferred
 from plait.graph.stage import StageCode
 
 
@@ -127,11 +128,8 @@ class StageRun:
         micro.passed_on = {}
 
     def add_weight_gradients(self, micro: InFlight) -> None:
-        """The rest of the backward. Each is forgotten as soon as it is done, with the activations it holds."""
-        waiting, micro.weight_gradients = micro.weight_gradients[::-1], []
-        with torch.no_grad():
-            while waiting:
-                waiting.pop()()
+        """The rest of the backward."""
+        run_deferred(micro.weight_gradients)
 
     def output_rows(self, micro: InFlight, name: str, first: int, last: int) -> Tensor:
         """These rows of a value this stage made, ready to be sent."""

@@ -1,0 +1,64 @@
+"""What a gradient sum takes, on the routes its bytes take."""
+
+import pytest
+from host_clusters import hosts
+from pytest import approx
+
+from plait.cluster import Cluster
+from plait.cost import SYNCHRONISATIONS, sync_seconds
+from plait.errors import PlaitError
+
+S, B, IN_HOST = 8e9, 1e9, 1e10
+
+
+def seconds(name: str, cluster: Cluster, devices: list[int] | None = None) -> float:
+    return sync_seconds(name, S, devices or list(range(len(cluster.devices))), cluster)[0]
+
+
+def test_a_ring_is_as_slow_as_its_slowest_link() -> None:
+    assert seconds("ring", hosts(4)) == approx(2 * 3 / 4 * S / IN_HOST)
+    assert seconds("ring", hosts(2, 2)) == approx(2 * 3 / 4 * S / B)
+
+
+def test_a_ring_visits_the_hosts_one_after_the_other() -> None:
+    cluster = hosts(2, 2)
+    assert sync_seconds("ring", S, [0, 2, 1, 3], cluster) == sync_seconds("ring", S, [0, 1, 2, 3], cluster)
+
+
+def test_a_hierarchical_sum_sends_each_byte_over_the_uplinks_once_per_host() -> None:
+    assert seconds("hierarchical", hosts(4, 4)) == approx(2 * 3 / 4 * S / IN_HOST + 2 * 1 / 2 * S / B)
+    assert seconds("hierarchical", hosts(2, 2, 2)) == approx(2 * 1 / 2 * S / IN_HOST + 2 * 2 / 3 * S / B)
+
+
+def test_within_one_host_or_with_one_device_in_each_a_hierarchical_sum_is_a_ring() -> None:
+    for cluster in (hosts(4, latency=1e-3), hosts(1, 1, 1, latency=1e-3)):
+        assert seconds("hierarchical", cluster) == approx(seconds("ring", cluster))
+
+
+def test_uneven_hosts_share_as_many_shards_as_the_smallest_has_devices() -> None:
+    within = 2 * 2 / 3 * S / IN_HOST
+    assert seconds("hierarchical", hosts(3, 1)) == approx(within + 2 * 1 / 2 * S / B)
+
+
+def test_a_parameter_server_is_limited_by_the_servers_uplink() -> None:
+    assert seconds("parameter-server", hosts(1, 1, 1, 1)) == approx(2 * 3 * S / B)
+    assert seconds("parameter-server", hosts(2, 1)) == approx(2 * S / B)  # one worker is in the same host
+
+
+def test_rounds_add_their_latencies() -> None:
+    cluster = hosts(2, 2, latency=1e-3)
+    way = {name: seconds(name, cluster) - seconds(name, hosts(2, 2)) for name in SYNCHRONISATIONS}
+    in_host, between = 2e-3, 4e-3
+    assert way["ring"] == approx(2 * 3 * between)
+    assert way["hierarchical"] == approx(2 * in_host + 2 * between)
+    assert way["parameter-server"] == approx(2 * between)
+
+
+@pytest.mark.parametrize("name", SYNCHRONISATIONS)
+def test_one_device_has_nothing_to_sum(name: str) -> None:
+    assert sync_seconds(name, S, [0], hosts(2)) == (0.0, ())
+
+
+def test_an_unknown_name_is_refused_with_those_there_are() -> None:
+    with pytest.raises(PlaitError, match="'gossip'; choose one of ring, hierarchical, parameter-server"):
+        sync_seconds("gossip", S, [0, 1], hosts(2))
