@@ -4,8 +4,9 @@ Claims: at least 95 % of the plans are within 2 % of the best of all plans in it
 proves it; no bound is above that optimum, nor the bound over all plans above the planner's. Cases are chains of 4 to 6
 atoms with a skip now and then, on 2 to 4 devices joined anyhow, with 2 to 4 micro-batches, which the planner is told.
 The optimum is over plans with whole backwards, one stage on a device and even shares: a planner that may do more can
-be below it. Beside it, without a claim: the best of GPipe and 1F1B over every plan there is, which is what ordering
-micro-batches by these two rules leaves on the table; and the optimum's order of computations as the simulator runs it.
+be below it. A case that is not proved within a minute counts as missed. Beside it, without a claim: the best of GPipe
+and 1F1B over every plan there is, which is what ordering micro-batches by these two rules leaves on the table; and the
+optimum's order of computations as the simulator runs it.
 """
 
 import math
@@ -72,8 +73,9 @@ def compare(seed: int) -> Row:
     )
 
 
-def near(ratios: Sequence[float]) -> float:
-    return sum(ratio <= 1 + NEAR for ratio in ratios) / len(ratios)
+def near(rows: Sequence[Row], name: str) -> float:
+    """Part of the rows within 2 %; one whose optimum is not proved is not counted as such."""
+    return sum(row.proved and getattr(row, name) <= 1 + NEAR for row in rows) / len(rows)
 
 
 def show(rows: Sequence[Row]) -> None:
@@ -96,11 +98,11 @@ def main() -> None:
     figures = {
         "cases": len(rows),
         "proved": sum(row.proved for row in rows),
-        "within_2_percent": f"{near(planned):.3f}",
+        "within_2_percent": f"{near(rows, 'planned'):.3f}",
         "worst": f"{max(planned):.3f}",
         "best": f"{min(planned):.3f}",
         "mean": f"{statistics.mean(planned):.3f}",
-        "usual_orders_within_2_percent": f"{near([row.usual_orders for row in rows]):.3f}",
+        "usual_orders_within_2_percent": f"{near(rows, 'usual_orders'):.3f}",
         "plan_bound_median": f"{statistics.median(row.plan_bound for row in rows):.4f}",
         "cluster_bound_median": f"{statistics.median(row.cluster_bound for row in rows):.4f}",
         "longest_exact_seconds": f"{max(row.exact_seconds for row in rows):.1f}",
@@ -109,7 +111,7 @@ def main() -> None:
         "optimality",
         figures,
         rows=[asdict(row) for row in rows],
-        holds=all(row.proved for row in rows) and near(planned) >= MOST and max(*bounds, over) <= 1 + ROUNDING,
+        holds=near(rows, "planned") >= MOST and max(*bounds, over) <= 1 + ROUNDING,
         check=options.check,
     )
 

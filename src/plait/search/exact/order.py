@@ -29,6 +29,7 @@ from plait.search.bounds.room import room_for_activations
 from plait.search.exact.tasks import Task, replayed
 from plait.simulate.times import Times
 
+_WORKERS = 8  # ways of searching, which take turns where there are fewer cores: single ones get stuck now and then
 UNITS = 1_000_000  # the longest step looked for, in the programme's units
 
 
@@ -57,7 +58,7 @@ def best_order(tasks: list[Task], times: Times, graph: Graph, *, below: float, t
     _numbering(model, tasks, starts, times)
     model.minimize(end)
     solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1  # cases are small: several threads would mostly talk to one another
+    solver.parameters.num_workers = _WORKERS
     solver.parameters.max_time_in_seconds = time_limit
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
