@@ -1,12 +1,15 @@
 """How far the planner's plans are from the optimum, and the bounds below it, on small random cases.
 
 Claims: at least 95 % of the plans are within 2 % of the best of all plans in its best order, as the exact solver
-proves it; no bound is above that optimum. Cases are chains of 4 to 6 atoms with a skip now and then, on 2 to 4 devices
-joined anyhow, with 2 to 4 micro-batches, which the planner is told. The optimum is over plans with whole backwards, one
-stage on a device and even shares: a planner that may do more can be below it. Beside it, without a claim: the best of
-GPipe and 1F1B over every plan there is, which is what ordering micro-batches by these two rules leaves on the table.
+proves it; no bound is above that optimum, nor the bound over all plans above the planner's. Cases are chains of 4 to 6
+atoms with a skip now and then, on 2 to 4 devices joined anyhow, with 2 to 4 micro-batches, which the planner is told.
+The optimum is over plans with whole backwards, one stage on a device and even shares: a planner that may do more can
+be below it. A case that is not proved within a minute counts as missed. Beside it, without a claim: the best of GPipe
+and 1F1B over every plan there is, which is what ordering micro-batches by these two rules leaves on the table; and the
+optimum's order of computations as the simulator runs it.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -37,6 +40,7 @@ class Row:
     proved: bool
     planned: float
     usual_orders: float
+    order_simulated: float | None  # none where replicas of a stage have orders that no one order can follow
     plan_bound: float
     cluster_bound: float
     exact_seconds: float
@@ -61,6 +65,7 @@ def compare(seed: int) -> Row:
         proved=exact.complete,
         planned=answer.best.timeline.step_seconds / exact.seconds,
         usual_orders=exact.simulated_seconds / exact.seconds,
+        order_simulated=exact.ordered_seconds / exact.seconds if math.isfinite(exact.ordered_seconds) else None,
         plan_bound=plan_bound(exact.plan, case.graph, case.costs).seconds / exact.seconds,
         cluster_bound=anyhow.seconds / exact.seconds,
         exact_seconds=middle - start,
@@ -68,17 +73,18 @@ def compare(seed: int) -> Row:
     )
 
 
-def near(ratios: Sequence[float]) -> float:
-    return sum(ratio <= 1 + NEAR for ratio in ratios) / len(ratios)
+def near(rows: Sequence[Row], name: str) -> float:
+    """Part of the rows within 2 %; one whose optimum is not proved is not counted as such."""
+    return sum(row.proved and getattr(row, name) <= 1 + NEAR for row in rows) / len(rows)
 
 
 def show(rows: Sequence[Row]) -> None:
     table = Table("of the optimum", "least", "median", "mean", "most", "within 2 %", title=f"{len(rows)} random cases")
-    for name in ("planned", "usual_orders", "plan_bound", "cluster_bound"):
-        ratios = [getattr(row, name) for row in rows]
+    for name in ("planned", "usual_orders", "order_simulated", "plan_bound", "cluster_bound"):
+        ratios = [ratio for row in rows if (ratio := getattr(row, name)) is not None]
         figures = (min(ratios), statistics.median(ratios), statistics.mean(ratios), max(ratios))
-        within = sum(abs(ratio - 1) <= NEAR for ratio in ratios) / len(ratios)
-        table.add_row(name.replace("_", " "), *(f"{figure:.3f}" for figure in figures), f"{within:.0%}")
+        within = sum(abs(ratio - 1) <= NEAR for ratio in ratios)
+        table.add_row(name.replace("_", " "), *(f"{figure:.3f}" for figure in figures), f"{within} of {len(ratios)}")
     Console(width=100).print(table)
 
 
@@ -88,13 +94,15 @@ def main() -> None:
     show(rows)
     planned = [row.planned for row in rows]
     bounds = [bound for row in rows for bound in (row.plan_bound, row.cluster_bound)]
+    over = max(row.cluster_bound / row.planned for row in rows)
     figures = {
         "cases": len(rows),
         "proved": sum(row.proved for row in rows),
-        "within_2_percent": f"{near(planned):.3f}",
+        "within_2_percent": f"{near(rows, 'planned'):.3f}",
         "worst": f"{max(planned):.3f}",
+        "best": f"{min(planned):.3f}",
         "mean": f"{statistics.mean(planned):.3f}",
-        "usual_orders_within_2_percent": f"{near([row.usual_orders for row in rows]):.3f}",
+        "usual_orders_within_2_percent": f"{near(rows, 'usual_orders'):.3f}",
         "plan_bound_median": f"{statistics.median(row.plan_bound for row in rows):.4f}",
         "cluster_bound_median": f"{statistics.median(row.cluster_bound for row in rows):.4f}",
         "longest_exact_seconds": f"{max(row.exact_seconds for row in rows):.1f}",
@@ -103,7 +111,7 @@ def main() -> None:
         "optimality",
         figures,
         rows=[asdict(row) for row in rows],
-        holds=all(row.proved for row in rows) and near(planned) >= MOST and max(bounds) <= 1 + ROUNDING,
+        holds=near(rows, "planned") >= MOST and max(*bounds, over) <= 1 + ROUNDING,
         check=options.check,
     )
 

@@ -81,6 +81,7 @@ def test_an_order_better_than_the_usual_schedules_is_found():
     assert answer.seconds == approx(24)
     assert [len(lane.split(",")) for lane in answer.plan.lanes] == [8, 8]
     assert answer.plan.lanes[0].startswith("0F0,0F1,0F2")
+    assert answer.ordered_seconds == approx(24)
 
 
 def test_the_order_found_has_every_computation_once():

@@ -18,7 +18,8 @@ timed again in floating point (`replayed`): the seconds returned are those of a 
 from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from typing import Any
 
 from plait.errors import PlaitError
@@ -28,6 +29,7 @@ from plait.search.bounds.room import room_for_activations
 from plait.search.exact.tasks import Task, replayed
 from plait.simulate.times import Times
 
+_WORKERS = 8  # ways of searching, which take turns where there are fewer cores: single ones get stuck now and then
 UNITS = 1_000_000  # the longest step looked for, in the programme's units
 
 
@@ -56,7 +58,7 @@ def best_order(tasks: list[Task], times: Times, graph: Graph, *, below: float, t
     _numbering(model, tasks, starts, times)
     model.minimize(end)
     solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1  # cases are small: several threads would mostly talk to one another
+    solver.parameters.num_workers = _WORKERS
     solver.parameters.max_time_in_seconds = time_limit
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
@@ -64,7 +66,7 @@ def best_order(tasks: list[Task], times: Times, graph: Graph, *, below: float, t
     proved = solver.best_objective_bound * unit
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Order(float("inf"), proved)
-    order = _sequence(tasks, [solver.value(start) for start in starts], sizes)
+    order = _sequence(tasks, [solver.value(start) for start in starts], unit)
     ranks: list[list[str]] = [[] for _ in times.plan.devices]
     for index in order:
         what = tasks[index].what
@@ -134,9 +136,11 @@ def _numbering(model: Any, tasks: list[Task], starts: list[Any], times: Times) -
             model.add(entering[first] <= entering[first + 1])
 
 
-def _sequence(tasks: list[Task], starts: list[int], sizes: list[int]) -> list[int]:
-    """All tasks by their start. Of those that start together, what takes no time goes first, what waits for another
-    later, and what meets side by side."""
+def _sequence(tasks: list[Task], starts: list[int], unit: float) -> list[int]:
+    """All tasks so that each comes after what it waits for and after those that had its resources before it.
+
+    Of those that start together on a resource, what takes no time goes first. Tasks that meet are side by side.
+    """
     groups: defaultdict[Hashable, list[int]] = defaultdict(list)
     for index, task in enumerate(tasks):
         groups[index if task.meeting is None else task.meeting].append(index)
@@ -145,6 +149,15 @@ def _sequence(tasks: list[Task], starts: list[int], sizes: list[int]) -> list[in
     depth: dict[Hashable, int] = {}
     for key in TopologicalSorter(waits).static_order():
         depth[key] = 1 + max((depth[earlier] for earlier in waits[key]), default=0)
-    takes = {key: max(sizes[index] for index in members) > 0 for key, members in groups.items()}
-    ordered = sorted(groups, key=lambda key: (starts[groups[key][0]], takes[key], depth[key]))
+    turns: defaultdict[tuple[str, int], list[tuple[int, bool, int, int]]] = defaultdict(list)
+    for index, task in enumerate(tasks):
+        for held, seconds in task.holds:
+            turns[held].append((starts[index], int(seconds / unit) > 0, depth[group_of[index]], index))
+    for turn in turns.values():
+        for before, after in pairwise(sorted(turn)):
+            waits[group_of[after[-1]]].add(group_of[before[-1]])
+    try:
+        ordered = list(TopologicalSorter(waits).static_order())
+    except CycleError:  # messages that take no time each behind the other's first hop: any order of starts is real
+        ordered = sorted(groups, key=lambda key: (starts[groups[key][0]], depth[key]))
     return [index for key in ordered for index in groups[key]]
