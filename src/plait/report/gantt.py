@@ -27,8 +27,8 @@ class _Look(NamedTuple):
 _LOOKS = {
     Op.F: _Look("forward", ">", ("bright_blue", "blue")),
     Op.B: _Look("backward", "<", ("bright_green", "green")),
-    Op.I: _Look("input gradients", "i", ("bright_yellow", "yellow")),
-    Op.W: _Look("weight gradients", "w", ("bright_cyan", "cyan")),
+    Op.I: _Look("input half", "i", ("bright_yellow", "yellow")),
+    Op.W: _Look("weight half", "w", ("bright_cyan", "cyan")),
     Op.STEP: _Look("optimiser", "=", ("bright_magenta", "magenta")),
 }
 _WAIT, _WAITING = "red", "~"
@@ -59,12 +59,12 @@ def gantt(timeline: Timeline, *, width: int = 100, until: float | None = None, m
 def legend(timelines: Sequence[Timeline]) -> Text:
     """What there is to see in them."""
     there = {span.what.op for timeline in timelines for span in timeline.spans if span.lane == "compute"}
-    text = Text("       ")
+    text = Text()
     for op, look in _LOOKS.items():
         if op in there:
             text.append(f" {look.fill} {look.label} ", style=f"black on {look.shades[0]}")
             text.append(" ")
-    text.append(f"{_WAITING} waiting for data  ", style=_WAIT)
+    text.append(f"{_WAITING} waiting  ", style=_WAIT)
     text.append(f"{_IDLING} idle", style=_IDLE)
     return text
 

@@ -34,7 +34,7 @@ class Use:
     seconds: float
 
     def of(self, step_seconds: float) -> str:
-        return f"{self.what} {format_seconds(self.seconds)} ({self.seconds / step_seconds:.0%} of the step)"
+        return f"{self.what} for {format_seconds(self.seconds)}, {self.seconds / step_seconds:.0%} of the step"
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,11 @@ class Step:
 def bottleneck(step: Step) -> Reason:
     """The resource that the step is longest in use of: a stage, a link, or sums of gradients that all wait for."""
     link, sums = step.busiest_link, step.waits["gradient sums"]
-    stage = Use(f"{step.busiest_stage} computes", step.compute)
     if sums > max(step.compute, link.seconds if link else 0.0):
-        return Reason("gradient sums", Use(f"{step.busiest_stage} waits for gradient sums", sums).of(step.seconds))
+        return Reason("gradient sums", Use(f"waiting for gradient sums, {step.busiest_stage}", sums).of(step.seconds))
     if link is not None and link.seconds > step.compute:
-        return Reason("link", Use(f"{link.what} is in use", link.seconds).of(step.seconds))
-    return Reason("compute", stage.of(step.seconds))
+        return Reason("link", link.of(step.seconds))
+    return Reason("compute", Use(f"computing, {step.busiest_stage}", step.compute).of(step.seconds))
 
 
 def why_slower(rival: Step, best: Step) -> Reason:
@@ -121,18 +120,20 @@ def why_slower(rival: Step, best: Step) -> Reason:
 
 
 def _told(cause: Cause, rival: Step, best: Step) -> str:
-    if cause == "compute":
-        return f"its slowest stage computes longer: {rival.busiest_stage} {_against(rival.compute, best.compute)}"
-    if cause == "bubble":
-        filled = f"{len(rival.plan.positions)} stages filled and drained with {rival.plan.micro_batches} micro-batches"
-        idle = _against(rival.bubble, best.bubble)
-        return f"it stands idle longer: {rival.busiest_stage} {idle}, {filled}"
     if cause == "link":
-        assert rival.busiest_link is not None
-        other = best.busiest_link.seconds if best.busiest_link else 0.0
-        return f"its busiest link holds it up: {rival.busiest_link.what} {_against(rival.busiest_link.seconds, other)}"
-    what = "gradient sums that nothing hides" if cause == "gradient sums" else "messages that nothing hides"
-    return f"it waits for {what}: {rival.busiest_stage} {_against(rival.waits[cause], best.waits[cause])}"
+        link, other = rival.busiest_link, best.busiest_link
+        assert link is not None
+        return f"its busiest link holds it up ({link.what} {_against(link.seconds, other.seconds if other else 0.0)})"
+    if cause == "compute":
+        return f"its slowest stage computes longer ({rival.busiest_stage}: {_against(rival.compute, best.compute)})"
+    if cause == "bubble":
+        return (
+            f"it stands idle longer ({rival.busiest_stage}: {_against(rival.bubble, best.bubble)}), with "
+            f"{rival.plan.micro_batches} micro-batches to fill {len(rival.plan.positions)} positions"
+        )
+    what = "gradient sums" if cause == "gradient sums" else "messages"
+    waits = _against(rival.waits[cause], best.waits[cause])
+    return f"it waits longer for {what} that nothing hides ({rival.busiest_stage}: {waits})"
 
 
 def too_large(plan: Plan, memory: Iterable[RankMemory]) -> Reason | None:
