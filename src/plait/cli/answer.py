@@ -39,7 +39,7 @@ def show(console: Console, told: Told, prepared: Prepared | Profiled) -> None:
         console.print(idle, highlight=False)
     sources = ", ".join(f"{kind}: {source}" for kind, source in prepared.costs.source.items())
     console.print(
-        f"{len(prepared.graph.atoms)} atoms · costs {escape(sources)} · {len(answer.candidates)} plans simulated in "
+        f"{len(prepared.graph.atoms)} atoms · costs {escape(sources)} · planned in "
         f"{format_seconds(answer.planning_seconds)}",
         style="dim",
         highlight=False,
@@ -90,6 +90,9 @@ def _show_reasons(console: Console, told: Told) -> None:
     console.print(f"[bold]Bottleneck[/]: {escape(_bottleneck(told).text)}.", highlight=False)
     for name, reason in _rivals(told).items():
         console.print(f"[bold]{escape(name)}[/]: {escape(reason.text)}.", highlight=False)
+    if rejected := told.answer.rejected:
+        name, why = rejected[0]
+        console.print(f"{len(rejected)} more cannot run, the first of them {name}: {escape(why)}", highlight=False)
 
 
 def _bottleneck(told: Told) -> Reason:

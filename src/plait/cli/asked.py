@@ -6,12 +6,20 @@ from pathlib import Path
 from plait.cluster.suggestions import did_you_mean
 from plait.cost import check_synchronisation
 from plait.errors import PlaitError
+from plait.plan import Plan
 from plait.schedule import SCHEDULES, Schedule, lanes_text, positions_for, read_csv
 from plait.schedule.csv_file import positions_of
-from plait.search import DEFAULT_BUDGET, Answer, Problem, Wishes, evaluate, find_plans, load_pins, parse_pin
+from plait.search import DEFAULT_BUDGET, Answer, Candidate, Problem, Wishes, evaluate, find_plans, load_pins, parse_pin
+from plait.search.bounds import plan_bound
 from plait.search.orders import SPLIT
 
 _NAMES = (*SCHEDULES, SPLIT)
+
+
+def bounded(plan: Plan, problem: Problem) -> Candidate:
+    """A plan judged as the planner judges its own. Raises PlaitError where it cannot run."""
+    bound = plan_bound(plan, problem.graph, problem.costs)
+    return replace(evaluate(plan, problem.graph, problem.costs), bound=bound)
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,14 @@ class Flags:
             )
 
 
+def check_batch(batch: int | None, plan: Plan) -> None:
+    """Raises PlaitError where --batch is not what a given plan is for."""
+    if batch is not None and batch != plan.batch_size:
+        raise PlaitError(
+            f"--batch {batch} differs from the plan's batch size {plan.batch_size}. Leave it out, or plan again."
+        )
+
+
 def _in_order(answer: Answer, order: Schedule, problem: Problem) -> Answer:
     """The answer's layouts with that order, simulated anew, best first."""
     lanes, found, why = lanes_text(order), {}, ""
@@ -96,7 +112,7 @@ def _in_order(answer: Answer, order: Schedule, problem: Problem) -> Answer:
         plan = replace(candidate.plan, schedule=order.name, lanes=lanes)
         if plan.stages not in found:
             try:
-                found[plan.stages] = replace(evaluate(plan, problem.graph, problem.costs), bound=candidate.bound)
+                found[plan.stages] = bounded(plan, problem)
             except PlaitError as error:
                 why = str(error)
     if not found:

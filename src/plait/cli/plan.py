@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from plait.cli.answer import Told, as_data, show
-from plait.cli.asked import Asked, Flags
+from plait.cli.asked import Asked, Flags, bounded
 from plait.cli.comparison import compared, comparison
 from plait.cli.explain import explain_cuts, question
 from plait.cli.files import Output, all_or_none
@@ -44,7 +44,7 @@ from plait.plan import Plan, save_plan
 from plait.program import compile_program, format_program
 from plait.report.plans import Changed
 from plait.schedule import make_schedule, schedule_from_lanes, write_csv
-from plait.search import Answer, evaluate
+from plait.search import Answer
 
 _SHOWN, _WRITTEN = "What you see", "What is written"
 
@@ -166,7 +166,7 @@ def _changed(text: str, there: Prepared | Profiled, asked: Asked, before: Answer
     except PlaitError as error:
         return Changed(text, None, str(error))
     try:
-        kept = evaluate(replace(before.best.plan, cluster=there.cluster), there.graph, there.costs)
+        kept = bounded(replace(before.best.plan, cluster=there.cluster), there.problem)
     except PlaitError:
         return Changed(text, after)
     found = sorted((*after.candidates, kept), key=lambda candidate: candidate.step_seconds)

@@ -17,6 +17,7 @@ from plait.jobs import Job, load_job
 from plait.plan import Plan
 from plait.plan.batches import describe
 from plait.search import Answer, Problem, Wishes, limits_of
+from plait.search.wishes import check_wishes
 
 _EXAMPLE_ROWS = 8
 
@@ -93,10 +94,11 @@ def capture_job(job_name: str, cluster: Cluster, *, batch_size: int | None, dtyp
 def prepare(
     job_name: str, cluster: Cluster, *, batch_size: int | None, dtype: str, seed: int, wishes: Wishes | None = None
 ) -> Prepared:
-    """Captures the job's model and finds its costs; pins that cannot hold are told in between."""
+    """Captures the job's model and finds its costs; wishes that cannot hold are told in between."""
     wishes = wishes or Wishes()
     captured = capture_job(job_name, cluster, batch_size=batch_size, dtype=dtype, seed=seed)
     job, model, rows, example = captured.job, captured.model, captured.batch_size, captured.example
+    check_wishes(wishes, cluster, rows)
     limits_of(wishes.pins, model.graph)
     costs = estimate_costs(model, example, cluster, job.optimizer, largest_rows=micro_rows(rows, wishes.micro_batches))
     return Prepared(job, model, cluster, costs, rows, example)

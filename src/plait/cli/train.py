@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from plait.cli.answer import Told, show
-from plait.cli.asked import Flags
+from plait.cli.asked import Flags, check_batch
 from plait.cli.options import (
     BatchOption,
     BudgetOption,
@@ -129,10 +129,7 @@ def command(
 def _prepare_given(path: Path, job: str, settings: Settings, batch: int | None, flags: Flags) -> tuple[Prepared, Plan]:
     flags.refuse_beside(path)
     plan = load_plan(path)
-    if batch is not None and batch != plan.batch_size:
-        raise PlaitError(
-            f"--batch {batch} differs from the plan's batch size {plan.batch_size}. Leave it out, or plan again."
-        )
+    check_batch(batch, plan)
     check_has_model(plan)
     return prepare_plan(plan, job, dtype=settings.dtype, seed=settings.seed), plan
 
