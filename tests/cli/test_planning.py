@@ -95,7 +95,7 @@ def test_a_planner_without_room_is_told_how_much_it_lacks(data, planned) -> None
 
 
 def test_reasons_name_the_bottleneck_and_why_each_rival_loses(data, planned) -> None:
-    found = data("--explain", "plans", "--compare", "gpipe")
+    found = data("--explain", "plans", "--compare", "gpipe", "--stages", 2, budget=2.0)
     assert " of the step" in found["bottleneck"]
     assert "gpipe" in found["reasons"] and any(name.startswith("2 (") for name in found["reasons"])
     assert "Bottleneck: " in planned("--explain", "plans").out
