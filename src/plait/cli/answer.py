@@ -84,6 +84,8 @@ def _show_comparison(console: Console, best: Candidate, comparison: Comparison) 
     for name, found in comparison.judged.items():
         if found.step_seconds is None and name not in comparison.unfit:
             console.print(f"{name}: {escape(found.why)}", highlight=False)
+        if found.step_seconds is not None and over(found.step_seconds, best.step_seconds).startswith("-"):
+            console.print(f"{name} found a faster plan: give the search more time with --budget", highlight=False)
 
 
 def _show_reasons(console: Console, told: Told) -> None:

@@ -41,7 +41,7 @@ def plan_table(answer: Answer, *, width: int = 80, most: int = _MOST) -> Table:
     """The best distinct plans, one per row; nothing is cut short in `width` of 80 columns or more."""
     table = _table(f"Plans for {answer.best.plan.model}", width)
     _add_choices(table, "")
-    for name in ("step", "over\nany", "over\nown", "bubble", "comm.", "memory"):
+    for name in ("step", "over\nany", "over\nown", "bub-\nble", "comm.", "mem-\nory"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, candidate in enumerate(distinct(answer)[:most]):
         plan, seconds = candidate.plan, candidate.step_seconds
@@ -84,7 +84,7 @@ def what_if_table(before: Answer, after: Sequence[Changed], *, width: int = 80) 
     table.add_column("cluster", overflow="fold")
     for name in ("step", "times\nfaster", "bound", "over\nbound"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("stages", "micro-\nbatches", "schedule"):
+    for name in ("stages", "micro\nbatch", "schedule"):
         table.add_column(name, no_wrap=True)
     for changed in (Changed("as it is", before), *after):
         found = changed.answer
@@ -171,7 +171,7 @@ def _choices(plan: Plan) -> tuple[str, str, str, str]:
 
 
 def _add_choices(table: Table, first: str) -> None:
-    for name in (first, "stages", "micro-\nbatches", "schedule", "re-\ncomp."):
+    for name in (first, "stages", "micro\nbatch", "schedule", "re-\ncomp."):
         table.add_column(name, no_wrap=True)
 
 
