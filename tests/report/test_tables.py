@@ -69,7 +69,8 @@ def test_eighty_columns_hold_the_longest_words(answer: Answer) -> None:
     groups = [(i,) for i in range(10)] + [(10, 11), (12, 13), (14, 15)]
     stages = tuple(StagePlan(0, 1, group, (1.0,) * len(group)) for group in 2 * groups)
     plan = replace(answer.best.plan, stages=stages, schedule="interleaved", cluster=local_cluster(16))
-    lines = shown(plan_table(replace(answer, candidates=(replace(answer.best, plan=plan, memory=answer.best.memory[:1] * 16),))))
+    wide = replace(answer.best, plan=plan, memory=answer.best.memory[:1] * 16)
+    lines = shown(plan_table(replace(answer, candidates=(wide,))))
     assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)
     assert any("26 on 10x1+3x2" in line for line in lines)
 
