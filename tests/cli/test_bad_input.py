@@ -207,3 +207,68 @@ def test_verifying_split_rows_with_dropout_on(refused: Refused, plait: CommandLi
     job = JOB.replace("dropout=0", "dropout=0.1")
     assert plait("plan", job, "--cluster", "local:2", "--replicas", "2", "--batch", 8, "--out", "split.json").code == 0
     assert "draws random numbers" in refused("verify", job, "--plan", tmp_path / "split.json")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--schedule", "1f1"), 'Did you mean "1f1b"?'),
+        (("--schedule", "nowhere.csv"), "nowhere.csv cannot be read"),
+        (("--sync", "rings"), "hierarchical"),
+        (("--compare", "pipe-dream"), 'Did you mean "pipedream"?'),
+        (("--what-if", "uplnk=1 GB/s"), 'Did you mean "uplink"?'),
+        (("--what-if", "uplink=1 GB/s"), "no links from hosts to switches"),
+        (("--what-if", "hosts=4"), "one [[hosts]] table"),
+        (("--what-if", "devices=h100", "--batch", 8), "measured and computed costs do not compare"),
+        (("--explain", "plan"), "plans"),
+        (("--explain", "plans", "--between", "a", "b"), "--between goes with --explain cuts"),
+        (("--stages", 2, "--replicas", "1,1,1", "--batch", 8), "2 stages were asked for, but replicas are given for 3"),
+        (("--budget", -1), "--budget"),
+    ],
+)
+def test_flags_that_cannot_be_meant(refused: Refused, words: tuple[object, ...], said: str) -> None:
+    assert said in refused("plan", JOB, "--cluster", "local:2", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--stages", 3), "--stages asks for 3 stages, but --schedule order.csv is for 2"),
+        (("--replicas", "1"), "--replicas asks for 1 stages"),
+        (("--micro-batches", 2), "--micro-batches asks for 2 micro-batches, but --schedule order.csv is for 1"),
+    ],
+)
+def test_flags_that_contradict_a_schedule_file(
+    refused: Refused, tmp_path: Path, words: tuple[object, ...], said: str
+) -> None:
+    (tmp_path / "order.csv").write_text("0F0,0B0\n1F0,1B0\n")
+    assert said in refused("plan", JOB, "--cluster", "local:2", "--schedule", "order.csv", *words)
+
+
+def test_a_schedule_file_with_stages_where_none_are_planned(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "order.csv").write_text("1F0,1B0\n0F0,0B0\n")
+    assert "row p of P holds stage p" in refused("plan", JOB, "--schedule", "order.csv")
+
+
+@pytest.mark.parametrize(
+    "words", [("--stages", 2), ("--schedule", "gpipe"), ("--no-recompute",), ("--pin", "cut before blocks.1")]
+)
+@pytest.mark.parametrize("command", ["train", "verify"])
+def test_choosing_what_a_given_plan_has_chosen(refused: Refused, command: str, words: tuple[object, ...]) -> None:
+    said = refused(command, JOB, "--plan", "plan.json", *words)
+    assert str(words[0]) in said and "Leave one of them out" in said
+
+
+def test_several_files_are_all_written_or_none(refused: Refused, plan: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    words = ("--batch", 8, "--cluster", "local:2", "--program", "program.txt")
+    assert "--export-schedule" in refused("plan", JOB, *words, "--export-schedule", "file/order.csv")
+    assert "--out" in refused("plan", JOB, *words, "--out", "file/plan.json")
+
+
+def test_a_model_that_fits_nowhere(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(
+        '[[hosts]]\nname = "node"\ndevices = [{ kind = "v100", count = 2, memory = "100 kB" }]\n'
+        'in_host = { bandwidth = "12 GB/s", latency = "5 us" }\n'
+    )
+    assert "GiB" in refused("plan", JOB, "--cluster", "tiny.toml", "--batch", 8)

@@ -168,7 +168,7 @@ def test_every_public_profile_is_planned(
     plait: CommandLine, public_profile: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
     cluster = cluster_file(tmp_path, "a100" if "a100" in name else "v100", 4)
-    outcome = plait("plan", "--profile", public_profile(name), "--cluster", cluster, "--json")
+    outcome = plait("plan", "--profile", public_profile(name), "--cluster", cluster, "--json", "--budget", 1)
     assert outcome.code == 0, outcome.error
     answer = json.loads(outcome.out)
     assert answer["bound_seconds"] <= answer["step_seconds"] <= 4 * answer["bound_seconds"]

@@ -3,7 +3,7 @@
 import xml.etree.ElementTree as ElementTree
 
 from plait.program import Instruction, Op
-from plait.report import gantt, mean_seconds, run_report, share, timelines_svg
+from plait.report import mean_seconds, run_report, share, timelines_svg
 from plait.simulate import Span, Timeline
 
 
@@ -17,18 +17,6 @@ def timeline(source: str = "simulated") -> Timeline:
         Span(1, "compute", forward, 0.5, 1.0),
     )
     return Timeline(source, 2, spans, 1.0)
-
-
-def test_gantt_has_a_row_per_rank_of_the_asked_width() -> None:
-    rows = gantt(timeline(), width=50).plain.splitlines()
-    assert [len(row) for row in rows] == [57, 57]
-    assert rows[0].startswith("rank 0 3") and "~" in rows[0]
-    assert rows[1].count("·") == 25
-
-
-def test_gantt_scales_to_a_common_axis() -> None:
-    row = gantt(timeline(), width=50, until=2.0).plain.splitlines()[1]
-    assert row.endswith("·" * 25)
 
 
 def test_shares_add_up_to_the_step() -> None:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from plait.cost import SYNCHRONISATIONS
 from plait.errors import PlaitError
-from plait.search import Pin, Wishes, load_pins, parse_pin
 
 _JOB_HELP = "A built-in job (gpt2-tiny, resnet50, …), file.py, or hf:DIR."
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_JOB_HELP)]
@@ -16,54 +16,67 @@ ProfileOption = Annotated[
 ]
 ClusterOption = Annotated[str, typer.Option("--cluster", help="local:N for N processes here, or a cluster file.")]
 BatchOption = Annotated[int | None, typer.Option("--batch", min=1, help="Rows of the global batch.")]
-StagesOption = Annotated[int | None, typer.Option("--stages", min=1, help="Number of pipeline stages.")]
-ReplicasOption = Annotated[
-    str | None, typer.Option("--replicas", help="Devices per stage, one number each, as in 3,2.")
-]
-MicroBatchesOption = Annotated[int | None, typer.Option("--micro-batches", min=1, help="Micro-batches per step.")]
-ScheduleOption = Annotated[str | None, typer.Option("--schedule", help="gpipe or 1f1b.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seeds weights, data and dropout.")]
+PlanOption = Annotated[Path | None, typer.Option("--plan", help="A plan file; planned now if not given.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="float32, float64 or bfloat16.")]
+
+_FIXED = "What you fix (the planner chooses the rest)"
+StagesOption = Annotated[
+    int | None, typer.Option("--stages", min=1, help="Number of pipeline stages.", rich_help_panel=_FIXED)
+]
+ReplicasOption = Annotated[
+    str | None,
+    typer.Option("--replicas", help="Devices per stage, one number each, as in 3,2.", rich_help_panel=_FIXED),
+]
+MicroBatchesOption = Annotated[
+    int | None, typer.Option("--micro-batches", min=1, help="Micro-batches per step.", rich_help_panel=_FIXED)
+]
+ScheduleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule",
+        metavar="NAME|FILE.csv",
+        help="1f1b, gpipe, zb-h1, … or a file in the CSV notation of PyTorch's pipelining.",
+        rich_help_panel=_FIXED,
+    ),
+]
+RecomputeOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--recompute/--no-recompute",
+        help="Compute forwards again in the backward, on every stage or on none.",
+        show_default=False,
+        rich_help_panel=_FIXED,
+    ),
+]
+SyncOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sync",
+        metavar="NAME|auto",
+        help=f"How replicas sum gradients: {', '.join(SYNCHRONISATIONS)}.",
+        rich_help_panel=_FIXED,
+    ),
+]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option("--budget", min=0.0, metavar="SECONDS", help="Time to search for plans.", rich_help_panel=_FIXED),
+]
 PinOption = Annotated[
     list[str] | None,
     typer.Option(
         "--pin",
         help='Where to cut and where not: "cut before MODULE", "no cut after MODULE", "keep MODULE, MODULE", '
         '"keep each MODULE", "stage 0 = MODULE, MODULE". As often as you like.',
+        rich_help_panel=_FIXED,
     ),
 ]
-PinsOption = Annotated[Path | None, typer.Option("--pins", help='A TOML file with pins = ["cut before …", …].')]
-PlanOption = Annotated[Path | None, typer.Option("--plan", help="A plan file; planned now if not given.")]
-DtypeOption = Annotated[str, typer.Option("--dtype", help="float32, float64 or bfloat16.")]
+PinsOption = Annotated[
+    Path | None,
+    typer.Option("--pins", help='A TOML file with pins = ["cut before …", …].', rich_help_panel=_FIXED),
+]
 
 _DTYPES = ("float32", "float64", "bfloat16")
-
-
-def wishes(
-    stages: int | None,
-    replicas: str | None,
-    micro_batches: int | None,
-    schedule: str | None,
-    pin: list[str] | None,
-    pins: Path | None,
-) -> Wishes:
-    """What the flags fix."""
-    return Wishes(_replicas(replicas), stages, micro_batches, schedule, _pins(pin, pins))
-
-
-def _pins(pin: list[str] | None, file: Path | None) -> tuple[Pin, ...]:
-    return (*(load_pins(file) if file is not None else ()), *map(parse_pin, pin or ()))
-
-
-def _replicas(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        counts = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        counts = ()
-    if not counts or min(counts) < 1:
-        raise PlaitError(f"--replicas {text!r} must be one positive number per stage, separated by commas, as in 3,2.")
-    return counts
 
 
 def checked_dtype(dtype: str) -> str:

@@ -68,16 +68,19 @@ def show_outcome(console: Console, prepared: Prepared, candidate: Candidate, rec
     )
     console.print(f"loss {record.losses[0]:.4f} → {record.losses[-1]:.4f} over {len(record.losses)} steps")
     console.print(stage_table(prepared.model.graph, predicted, measured, [stage.start for stage in plan.stages]))
-    width = max(console.width - 8, 20)
-    end = max(t.step_seconds for t in (predicted, measured) if t is not None)
-    for timeline in (predicted, measured):
-        if timeline is not None:
-            console.print(
-                f"{timeline.source}: bubble {share(timeline, 'bubble')}, exposed communication "
-                f"{share(timeline, 'exposed_communication')}"
-            )
-            console.print(gantt(timeline, width=width, until=end), end="")
-    console.print(legend())
+    show_timelines(console, [timeline for timeline in (predicted, measured) if timeline is not None])
+
+
+def show_timelines(console: Console, timelines: Sequence[Timeline]) -> None:
+    """Above one another on one axis, each with where its time goes."""
+    end = max(timeline.step_seconds for timeline in timelines)
+    for timeline in timelines:
+        console.print(
+            f"{timeline.source}: bubble {share(timeline, 'bubble')}, exposed communication "
+            f"{share(timeline, 'exposed_communication')}"
+        )
+        console.print(gantt(timeline, width=console.width, until=end), end="")
+    console.print(legend(timelines))
 
 
 def write_outcome(

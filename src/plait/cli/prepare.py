@@ -1,13 +1,14 @@
 """From the words on the command line to a captured model with costs, and to a plan."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from plait.cluster import Cluster, load_cluster
+from plait.cli.asked import Asked
+from plait.cluster import Cluster
 from plait.cost import Costs, estimate_costs
 from plait.cost.estimate import is_here
 from plait.errors import PlaitError
@@ -15,7 +16,8 @@ from plait.graph import Graph, Model, build_graph
 from plait.jobs import Job, load_job
 from plait.plan import Plan
 from plait.plan.batches import describe
-from plait.search import Answer, Wishes, find_plans, limits_of
+from plait.search import Answer, Problem, Wishes, limits_of
+from plait.search.wishes import check_wishes
 
 _EXAMPLE_ROWS = 8
 
@@ -35,15 +37,28 @@ class Prepared:
     def graph(self) -> Graph:
         return self.model.graph
 
-    def plans(self, wishes: Wishes) -> Answer:
-        return find_plans(
-            self.model.graph,
-            self.costs,
-            self.cluster,
-            batch_size=self.batch_size,
-            wishes=wishes,
-            batch=describe(self.example),
-        )
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.model.graph, self.costs, self.cluster, self.batch_size, describe(self.example))
+
+    def plans(self, asked: Asked) -> Answer:
+        return asked.plans(self.problem)
+
+    def on(self, cluster: Cluster) -> "Prepared":
+        """The same job costed for another cluster."""
+        return replace(self, cluster=cluster, costs=self._costs_on(cluster))
+
+    def _costs_on(self, cluster: Cluster) -> Costs:
+        there, here = ({d.kind for d in c.devices} for c in (cluster, self.cluster))
+        if there == here:
+            return self.costs
+        if any(is_here(cluster, kind) for kind in there) or any(is_here(self.cluster, kind) for kind in here):
+            raise PlaitError(
+                f"{cluster.name} has other devices than {self.cluster.name}, whose costs are measured on this machine: "
+                "measured and computed costs do not compare. Plan for a cluster file with either kind of device."
+            )
+        rows = micro_rows(self.batch_size, None)
+        return estimate_costs(self.model, self.example, cluster, self.job.optimizer, largest_rows=rows)
 
 
 @dataclass(frozen=True)
@@ -79,10 +94,11 @@ def capture_job(job_name: str, cluster: Cluster, *, batch_size: int | None, dtyp
 def prepare(
     job_name: str, cluster: Cluster, *, batch_size: int | None, dtype: str, seed: int, wishes: Wishes | None = None
 ) -> Prepared:
-    """Captures the job's model and finds its costs; pins that cannot hold are told in between."""
+    """Captures the job's model and finds its costs; wishes that cannot hold are told in between."""
     wishes = wishes or Wishes()
     captured = capture_job(job_name, cluster, batch_size=batch_size, dtype=dtype, seed=seed)
     job, model, rows, example = captured.job, captured.model, captured.batch_size, captured.example
+    check_wishes(wishes, cluster, rows)
     limits_of(wishes.pins, model.graph)
     costs = estimate_costs(model, example, cluster, job.optimizer, largest_rows=micro_rows(rows, wishes.micro_batches))
     return Prepared(job, model, cluster, costs, rows, example)
@@ -103,7 +119,3 @@ def prepare_plan(plan: Plan, job_name: str | None, *, dtype: str, seed: int) -> 
         seed=seed,
         wishes=Wishes(micro_batches=plan.micro_batches),
     )
-
-
-def cluster_of(spec: str) -> Cluster:
-    return load_cluster(spec)

@@ -3,12 +3,13 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from plait.cluster import Cluster
+from plait.cli.asked import Asked
+from plait.cluster import Cluster, DeviceKind
 from plait.cost import Costs, imported_costs
 from plait.graph import Graph
-from plait.graph.profiles import load_profile, profile_graph
+from plait.graph.profiles import Profile, load_profile, profile_graph
 from plait.plan import Plan, ProfileSource
-from plait.search import Answer, Wishes, find_plans
+from plait.search import Answer, Problem
 
 _ROWS_PER_DEVICE = 8  # of the batch to plan for, at least, where the user names none
 
@@ -17,26 +18,35 @@ _ROWS_PER_DEVICE = 8  # of the batch to plan for, at least, where the user names
 class Profiled:
     """A profile as graph and costs for a cluster."""
 
+    profile: Profile
     graph: Graph
     costs: Costs
     cluster: Cluster
     batch_size: int
     source: ProfileSource
 
-    def plans(self, wishes: Wishes) -> Answer:
-        answer = find_plans(self.graph, self.costs, self.cluster, batch_size=self.batch_size, wishes=wishes)
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.graph, self.costs, self.cluster, self.batch_size)
+
+    def plans(self, asked: Asked) -> Answer:
+        answer = asked.plans(self.problem)
         marked = (replace(c, plan=self.source.mark(c.plan)) for c in answer.candidates)
         return replace(answer, candidates=tuple(marked))
+
+    def on(self, cluster: Cluster) -> "Profiled":
+        """The same profile on another cluster; its times stay those of this one's first kind of device."""
+        costs = imported_costs(self.profile, self.graph, kinds=[self.cluster.devices[0].kind, *_kinds(cluster)])
+        return replace(self, cluster=cluster, costs=costs)
 
 
 def prepare_profile(path: Path, cluster: Cluster, *, batch_size: int | None, profile_batch: int | None) -> Profiled:
     """Reads the profile; its times are those of the cluster's first kind of device."""
     profile = load_profile(path, rows=profile_batch)
     graph = profile_graph(profile)
-    kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
-    costs = imported_costs(profile, graph, kinds=kinds)
+    costs = imported_costs(profile, graph, kinds=_kinds(cluster))
     rows = batch_size or max(profile.rows, _ROWS_PER_DEVICE * len(cluster.devices))
-    return Profiled(graph, costs, cluster, rows, ProfileSource(str(path), profile_batch))
+    return Profiled(profile, graph, costs, cluster, rows, ProfileSource(str(path), profile_batch))
 
 
 def prepare_profile_plan(plan: Plan, source: ProfileSource, path: Path | None) -> Profiled:
@@ -44,3 +54,7 @@ def prepare_profile_plan(plan: Plan, source: ProfileSource, path: Path | None) -
     return prepare_profile(
         path or Path(source.file), plan.cluster, batch_size=plan.batch_size, profile_batch=source.rows
     )
+
+
+def _kinds(cluster: Cluster) -> list[DeviceKind]:
+    return list({device.kind.name: device.kind for device in cluster.devices}.values())

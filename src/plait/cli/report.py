@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from plait.cli.files import write_file
+from plait.cli.outcome import show_timelines
 from plait.errors import PlaitError
-from plait.report import gantt, legend, share, timelines_svg
+from plait.report import timelines_svg
 from plait.simulate import Timeline
 
 
@@ -21,14 +22,7 @@ def command(
     """Show the predicted and measured timeline of a finished run."""
     timelines = _load(run)
     console = Console()
-    end = max(timeline.step_seconds for timeline in timelines)
-    for timeline in timelines:
-        console.print(
-            f"{timeline.source}: bubble {share(timeline, 'bubble')}, exposed communication "
-            f"{share(timeline, 'exposed_communication')}"
-        )
-        console.print(gantt(timeline, width=max(console.width - 8, 20), until=end), end="")
-    console.print(legend())
+    show_timelines(console, timelines)
     if svg is not None:
         write_file(svg, timelines_svg(timelines), flag="--svg")
         console.print(f"wrote {escape(str(svg))}")

@@ -43,8 +43,8 @@ def command(
         console.print(
             f"rank {rank} on {device.name}: {format_bytes(memory.peak)} of {format_bytes(device.memory_bytes)}"
         )
-    console.print(gantt(timeline, width=max(console.width - 8, 20)), end="")
-    console.print(legend())
+    console.print(gantt(timeline, width=console.width), end="")
+    console.print(legend([timeline]))
     if trace is not None:
         write_file(trace, json.dumps(chrome_trace([timeline])), flag="--trace")
         console.print(f"wrote {escape(str(trace))} (open it in ui.perfetto.dev)")

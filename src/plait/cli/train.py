@@ -7,8 +7,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from plait.cli.answer import Told, show
+from plait.cli.asked import Flags, check_batch
 from plait.cli.options import (
     BatchOption,
+    BudgetOption,
     ClusterOption,
     DtypeOption,
     JobArgument,
@@ -16,15 +19,15 @@ from plait.cli.options import (
     PinOption,
     PinsOption,
     PlanOption,
+    RecomputeOption,
     ReplicasOption,
     ScheduleOption,
     SeedOption,
     StagesOption,
+    SyncOption,
     checked_dtype,
-    wishes,
 )
 from plait.cli.outcome import compare_with_one_process, show_outcome, write_outcome
-from plait.cli.plan import show
 from plait.cli.prepare import Prepared, prepare, prepare_plan
 from plait.cli.progress import Progress
 from plait.cluster import load_cluster
@@ -36,7 +39,7 @@ from plait.run.session import run_plan
 from plait.run.settings import Settings
 from plait.run.weights import find_weights
 from plait.run.worker import run_worker
-from plait.search import Wishes, evaluate
+from plait.search import evaluate
 
 
 def command(
@@ -49,6 +52,9 @@ def command(
     replicas: ReplicasOption = None,
     micro_batches: MicroBatchesOption = None,
     schedule: ScheduleOption = None,
+    recompute: RecomputeOption = None,
+    sync: SyncOption = None,
+    budget: BudgetOption = None,
     pin: PinOption = None,
     pins: PinsOption = None,
     dtype: DtypeOption = "float32",
@@ -93,17 +99,18 @@ def command(
         _as_rank(settings, plan)
         return
     console = Console()
-    fixed = wishes(stages, replicas, micro_batches, schedule, pin, pins)
+    flags = Flags(stages, replicas, micro_batches, schedule, recompute, sync, budget, pin, pins)
     if load is not None:
         checkpoint_step(load)
     if save is not None:
         check_replaceable(save)
     if plan is not None:
-        prepared, chosen = _prepare_given(load_plan(plan), job, settings, batch, fixed)
+        prepared, chosen = _prepare_given(plan, job, settings, batch, flags)
     else:
-        prepared = prepare(job, load_cluster(cluster), batch_size=batch, dtype=dtype, seed=seed, wishes=fixed)
-        answer = prepared.plans(fixed)
-        show(console, answer, prepared)
+        asked = flags.asked()
+        prepared = prepare(job, load_cluster(cluster), batch_size=batch, dtype=dtype, seed=seed, wishes=asked.wishes)
+        answer = prepared.plans(asked)
+        show(console, Told(answer), prepared)
         chosen = answer.best.plan
     _only_here(chosen)
     if weights is not None:
@@ -119,15 +126,10 @@ def command(
     write_outcome(console, prepared, candidate, record, reference, out)
 
 
-def _prepare_given(plan: Plan, job: str, settings: Settings, batch: int | None, fixed: Wishes) -> tuple[Prepared, Plan]:
-    if fixed.pins:
-        raise PlaitError(
-            f'pin "{fixed.pins[0]}" is given beside --plan, whose stages are chosen. Leave it out, or plan again.'
-        )
-    if batch is not None and batch != plan.batch_size:
-        raise PlaitError(
-            f"--batch {batch} differs from the plan's batch size {plan.batch_size}. Leave it out, or plan again."
-        )
+def _prepare_given(path: Path, job: str, settings: Settings, batch: int | None, flags: Flags) -> tuple[Prepared, Plan]:
+    flags.refuse_beside(path)
+    plan = load_plan(path)
+    check_batch(batch, plan)
     check_has_model(plan)
     return prepare_plan(plan, job, dtype=settings.dtype, seed=settings.seed), plan
 

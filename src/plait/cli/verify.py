@@ -13,8 +13,28 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from plait.cli.options import DtypeOption, JobArgument, SeedOption, checked_dtype
+from plait.cli.asked import Flags, check_batch
+from plait.cli.options import (
+    BatchOption,
+    BudgetOption,
+    ClusterOption,
+    DtypeOption,
+    JobArgument,
+    MicroBatchesOption,
+    PinOption,
+    PinsOption,
+    PlanOption,
+    RecomputeOption,
+    ReplicasOption,
+    ScheduleOption,
+    SeedOption,
+    StagesOption,
+    SyncOption,
+    checked_dtype,
+)
 from plait.cli.outcome import largest_loss_difference
+from plait.cli.prepare import prepare
+from plait.cluster import load_cluster
 from plait.errors import PlaitError
 from plait.graph import Graph, Model, build_graph
 from plait.graph.randomness import seeded
@@ -35,8 +55,19 @@ _LIMITS = {"float64": 1e-9, "float32": 2e-4, "bfloat16": 5e-2}
 
 def command(
     job: JobArgument,
-    plan: Annotated[Path, typer.Option("--plan", help="The plan file to verify.")],
+    plan: PlanOption = None,
+    cluster: ClusterOption = "local:2",
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps to compare.")] = 2,
+    batch: BatchOption = None,
+    stages: StagesOption = None,
+    replicas: ReplicasOption = None,
+    micro_batches: MicroBatchesOption = None,
+    schedule: ScheduleOption = None,
+    recompute: RecomputeOption = None,
+    sync: SyncOption = None,
+    budget: BudgetOption = None,
+    pin: PinOption = None,
+    pins: PinsOption = None,
     dtype: DtypeOption = "float64",
     seed: SeedOption = 0,
     clip: Annotated[float | None, typer.Option("--clip", min=0.0, help="Clip gradients to this global norm.")] = None,
@@ -48,13 +79,13 @@ def command(
     ] = None,
 ) -> None:
     """Run a plan and one device on the same batches; exit 0 if loss, gradients and weights agree, else 1."""
-    found = load_plan(plan)
-    check_has_model(found)
+    flags = Flags(stages, replicas, micro_batches, schedule, recompute, sync, budget, pin, pins)
+    found = _given(plan, batch, flags) if plan is not None else _planned(job, cluster, batch, flags, dtype, seed)
     if disturb is not None and not 0 <= disturb < found.num_ranks:
         raise PlaitError(f"--disturb-rank {disturb} does not exist: the plan has ranks 0 to {found.num_ranks - 1}.")
     settings = Settings(
         job=job,
-        plan=plan,
+        plan=plan or Path("plan.json"),
         steps=steps,
         batch_size=found.batch_size,
         seed=seed,
@@ -85,6 +116,21 @@ def command(
     limit = _LIMITS[dtype]
     _show(differences, limit, dtype)
     raise typer.Exit(0 if max(differences.values()) <= limit else 1)
+
+
+def _given(path: Path, batch: int | None, flags: Flags) -> Plan:
+    flags.refuse_beside(path)
+    plan = load_plan(path)
+    check_batch(batch, plan)
+    check_has_model(plan)
+    return plan
+
+
+def _planned(job: str, cluster: str, batch: int | None, flags: Flags, dtype: str, seed: int) -> Plan:
+    asked = flags.asked()
+    machines, precision = load_cluster(cluster), checked_dtype(dtype)
+    prepared = prepare(job, machines, batch_size=batch, dtype=precision, seed=seed, wishes=asked.wishes)
+    return prepared.plans(asked).best.plan
 
 
 def _in_precision(plan: Plan, graph: Graph, settings: Settings) -> Plan:

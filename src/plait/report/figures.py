@@ -1,47 +1,14 @@
-"""Numbers as people read them, and the tables made of them."""
+"""Where the time of a timeline goes: shares of a step, seconds per stage."""
 
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from plait.cluster.units import format_bytes, format_seconds
+from plait.cluster.units import format_seconds
 from plait.graph import Graph
 from plait.program import Op
-from plait.search import Answer
 from plait.simulate import Timeline
-
-
-def plan_table(answer: Answer, *, most: int = 6) -> Table:
-    """The best plans, one per row."""
-    # Narrow on purpose: in eighty columns every number keeps its unit.
-    table = Table(
-        title=escape(f"Plans for {answer.best.plan.model}"),
-        title_justify="left",
-        header_style="bold",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    for name in ("", "stages", "micro-\nbatches", "schedule"):
-        table.add_column(name, no_wrap=True)
-    for name in ("step", "over\nbound", "bubble", "comm.", "memory"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for number, candidate in enumerate(answer.candidates[:most]):
-        plan, timeline = candidate.plan, candidate.timeline
-        table.add_row(
-            "best" if number == 0 else str(number + 1),
-            plan.layout(),
-            str(plan.micro_batches),
-            plan.schedule,
-            format_seconds(timeline.step_seconds),
-            f"{timeline.step_seconds / answer.bound_seconds - 1:+.0%}",
-            share(timeline, "bubble"),
-            share(timeline, "exposed_communication"),
-            format_bytes(max(memory.peak for memory in candidate.memory)),
-        )
-    return table
 
 
 def share(timeline: Timeline, part: str) -> str:
