@@ -82,8 +82,9 @@ def seconds(asked: Problem, split: tuple[tuple[int, tuple[int, ...]], ...]) -> f
             links = min(len(own), len(others)) if own.isdisjoint(others) else min(len(devices), len(before))
             channel = graph.boundary_bytes(start, rows) / (bandwidth * links)
             forward, backward, synced = [*forward, channel], [*backward, channel], [*synced, 0.0]
-        forward.append(sum(cost.forward_per_row for cost in costs[start:end]) * rows / len(devices))
-        backward.append(sum(cost.backward_per_row for cost in costs[start:end]) * rows / len(devices))
+        own_rows = -(-rows // len(devices))
+        forward.append(sum(cost.forward_per_row for cost in costs[start:end]) * own_rows)
+        backward.append(sum(cost.backward_per_row for cost in costs[start:end]) * own_rows)
         weights = sum(parameter.num_bytes for parameter in graph.parameters[start:end])
         ring = inside if len(own) == 1 else across
         synced.append(ring_all_reduce_seconds(weights, len(devices), ring or 1.0, 0.0))

@@ -27,7 +27,7 @@ from plait.search.baselines.setting import Setting
 from plait.search.problem import Problem
 
 _MOST_BLOCKS = 32
-_SIZES = 3  # numbers of micro-batches that are planned for; each plan is then run with every number
+_SIZES = 4  # numbers of micro-batches that are planned for; each plan is then run with every number
 _SPLITS = 3  # taken from each search, of those that fit in memory
 
 

@@ -5,6 +5,7 @@ A state covers the first j blocks; of those with the same devices used the best 
 past that 2^k or 3 2^k.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -224,7 +225,8 @@ class Search:
     def _columns(self, devices: int, one_host: bool) -> Columns:
         setting, blocks = self.setting, self.blocks
         speed = setting.speeds[0]
-        forward, backward = (t / speed for t in blocks.phase_seconds(setting.kind, self._rows / devices))
+        rows = self._rows if devices == 1 else math.ceil(self._rows / devices)  # replicas take whole rows
+        forward, backward = (t / speed for t in blocks.phase_seconds(setting.kind, rows))
         ring = setting.network.inside if one_host else setting.network.across
         per_byte, fixed = (
             ring_all_reduce_seconds(1.0, devices, ring.bandwidth, 0.0),

@@ -25,6 +25,7 @@ from plait.search.baselines.blocks import Array, Numbers
 from plait.search.baselines.held import Held
 from plait.search.baselines.setting import Setting
 
+_ROUNDING = 1e-9
 _EXTRA_MESSAGES = 2  # a receive posted ahead, a gradient still leaving
 
 
@@ -139,7 +140,9 @@ class Layout:
     def _compute_seconds(self, rows: Array) -> Array:
         fixed = self._per_replica("forward_fixed") + self._per_replica("backward_fixed")
         per_row = self._per_replica("forward_per_row") + self._per_replica("backward_per_row")
-        each = fixed[:, None] + (per_row * self._fraction)[:, None] * rows
+        own = self._fraction[:, None] * rows
+        own = np.where(self._fraction[:, None] < 1, np.ceil(own - _ROUNDING), own)  # replicas take whole rows
+        each = fixed[:, None] + per_row[:, None] * own
         return np.maximum.reduceat(each / self.setting.speeds[self._device][:, None], self._first, axis=0)
 
     def _channel_seconds(self, rows: Array) -> tuple[Array, Array]:
