@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from plait.graph import build_graph
 from plait.run import Trainer
 from plait.run.materialise import Construction, construct, origin_of
+from plait.run.transport import Done, Pending
 
 WIDTH, LAYERS, STAGES = 2300, 20, 4
 
@@ -33,8 +34,9 @@ def mean_square(outputs: Tensor, batch: Any) -> Tensor:
 class Alone(ThreadTransport):
     """A rank whose tensors no other rank holds."""
 
-    def broadcast(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
+    def broadcast(self, tensor: Tensor, ranks: tuple[int, ...], root: int, purpose: str = "broadcast") -> Pending:
         assert ranks == (self.rank,)
+        return Done()
 
 
 def rank_one(construction: Construction, width: int = WIDTH) -> Trainer:
