@@ -123,7 +123,7 @@ def main() -> None:
     options = arguments(__doc__)
     torch.set_num_threads(1)
     keep_freed_memory()
-    rows = [compare(name, size, 15 if options.quick else 60) for name, size in CASES]
+    rows = [compare(name, size, 10 if options.quick else 40) for name, size in CASES]
     show(rows)
     worst = max(rows, key=lambda row: max(row.ratio, row.ratio_with_forward))
     finish(
