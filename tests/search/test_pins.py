@@ -129,16 +129,14 @@ def test_two_stages_begin_where_the_pins_leave_room(pins: list[str], found: set[
 
 
 def test_layouts_with_too_few_or_too_many_stages_are_left_out() -> None:
-    assert {len(found) for found in starts(plans(["cut before blocks.1", "cut before blocks.2"]))} >= {3, 4}
-    assert min(len(found) for found in starts(plans(["cut before blocks.1", "cut before blocks.2"]))) == 3
+    assert min(len(found) for found in starts(plans(["cut before blocks.1", "cut before blocks.2"]))) >= 3
     assert {len(found) for found in starts(plans(["keep stem, blocks.2"]))} == {1, 2}
     assert {len(found) for found in starts(plans(["keep stem, head"]))} == {1}
 
 
 def test_a_pattern_of_cuts_cuts_before_every_match() -> None:
-    found = starts(plans(["cut before blocks.*"]))
-    assert (0, 1, 3, 5) in found
-    assert all({1, 3, 5} <= set(edges) for edges in found)
+    assert starts(plans(["cut before blocks.*"], stages=4)) == {(0, 1, 3, 5)}
+    assert all({1, 3, 5} <= set(edges) for edges in starts(plans(["cut before blocks.*"])))
 
 
 def test_other_atoms_between_those_of_a_module_go_to_either_side() -> None:
