@@ -1,17 +1,18 @@
 """The work of a step in one currency, whatever devices do it.
 
 t_k(a) is what atom a takes for the whole batch of N rows on a device of kind k: N p + f, because each of its rows
-costs p and it runs at least once. For a reference kind, w(a) = t_ref(a), and a device of kind k and speed v does at
-most
+costs p and it runs at least once. With a price l_k of a second on every kind,
 
-    v max_a w(a) / t_k(a)
+    w(a) = min over k of l_k t_k(a)
 
-of that work in a second: whichever atoms it runs, t seconds of work take it no less than that. With `forward` the
-forwards alone are meant. Hence, with W = sum of w: no plan takes less than W over the sum of the rates, and no group
-of devices does more than its rates' sum times T.
+is work of which a device of kind k and speed v does at most v l_k in a second, whichever atoms it runs; the same holds
+of the forwards alone. Hence, with W = sum of w: no plan takes less than W over the sum of the rates v l_k, and no group
+of devices does more than its rates' sum times T. Any prices will do. Those that make the most of W / sum of rates are
+the dual of the linear programme that deals atoms out to kinds; they are looked for one price at a time.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +22,19 @@ from plait.cluster import Cluster, Device
 from plait.cost import Costs
 
 Array = NDArray[np.float64]
+_NO_TIME = 1e-30
+_ROUNDS = 3
+_FACTORS = np.geomspace(0.25, 4.0, 65)  # by which a price is changed, 1 among them
+
+
+Prices = Mapping[str, float]  # of a second on each kind of device
 
 
 @dataclass(frozen=True)
 class Work:
-    """Seconds on the reference kind: of every atom, in the forwards alone, and how fast every device does them."""
+    """Of every atom, of its forwards alone, and how fast every device does it."""
 
-    reference: str
+    prices: Prices
     atoms: Array
     forwards: Array
     rates: Array
@@ -37,16 +44,37 @@ class Work:
         return float(self.atoms.sum())
 
 
-def step_work(costs: Costs, cluster: Cluster, batch_size: int, reference: str) -> Work:
-    kinds = {device.kind.name for device in cluster.devices}
-    forward = {kind: _seconds(costs, kind, batch_size, "forward") for kind in kinds | {reference}}
-    both = {kind: forward[kind] + _seconds(costs, kind, batch_size, "backward") for kind in forward}
-    rate = {
-        kind: max(_most_per_second(both[reference], both[kind]), _most_per_second(forward[reference], forward[kind]))
-        for kind in kinds
-    }
-    rates = np.array([device.speed * rate[device.kind.name] for device in cluster.devices])
-    return Work(reference, both[reference], forward[reference], rates)
+def step_work(costs: Costs, cluster: Cluster, batch_size: int, prices: Prices) -> Work:
+    forward, both = _table(costs, list(prices), batch_size)
+    price = np.array(list(prices.values()))[:, None]
+    rates = np.array([device.speed * prices[device.kind.name] for device in cluster.devices])
+    return Work(prices, (price * both).min(axis=0), (price * forward).min(axis=0), rates)
+
+
+def some_prices(costs: Costs, cluster: Cluster, batch_size: int) -> list[Prices]:
+    """Prices to try: what each kind takes set against every other's best atom, and the best that are found."""
+    kinds = sorted({device.kind.name for device in cluster.devices})
+    if len(kinds) == 1:
+        return [{kinds[0]: 1.0}]
+    _, both = _table(costs, kinds, batch_size)
+    by_reference = [np.array([_most_per_second(reference, own) for own in both]) for reference in both]
+    speeds = np.array([sum(d.speed for d in cluster.devices if d.kind.name == kind) for kind in kinds])
+
+    def bound(prices: Array) -> float:
+        return float((prices[:, None] * both).min(axis=0).sum() / (speeds @ prices))
+
+    best = max([1 / np.maximum(both.sum(axis=1), _NO_TIME), *by_reference], key=bound)
+    for _ in range(_ROUNDS):
+        for kind in range(len(kinds)):
+            tried = [np.where(np.arange(len(kinds)) == kind, best * factor, best) for factor in _FACTORS]
+            best = max(tried, key=bound)
+    return [dict(zip(kinds, map(float, prices), strict=True)) for prices in [*by_reference, best]]
+
+
+def _table(costs: Costs, kinds: Sequence[str], rows: int) -> tuple[Array, Array]:
+    """Seconds of every atom by kind: forwards, and both ways."""
+    forward = np.array([_seconds(costs, kind, rows, "forward") for kind in kinds])
+    return forward, forward + np.array([_seconds(costs, kind, rows, "backward") for kind in kinds])
 
 
 def _seconds(costs: Costs, kind: str, rows: int, phase: str) -> Array:
@@ -54,10 +82,9 @@ def _seconds(costs: Costs, kind: str, rows: int, phase: str) -> Array:
 
 
 def _most_per_second(reference: Array, own: Array) -> float:
-    """Infinite where something costs nothing here but something there."""
+    """Of the reference's seconds; 1 where nothing takes any."""
     some = reference > 0
-    with np.errstate(divide="ignore"):
-        return float((reference[some] / own[some]).max(initial=0.0)) or 1.0
+    return float((reference[some] / np.maximum(own[some], _NO_TIME)).max(initial=0.0)) or 1.0
 
 
 def host_rate(cluster: Cluster, work: Work, host: str, slots: int | None) -> float:
