@@ -20,6 +20,7 @@ from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.plan import Plan
 from plait.search.bounds import Bound, cluster_bound, plan_bound
+from plait.search.classical import classical_layouts
 from plait.search.contradictions import check_stage_counts, limits_of
 from plait.search.groups import Groups
 from plait.search.judge import Candidate, DoesNotFit, evaluate, step_time
@@ -34,7 +35,7 @@ from plait.search.virtual import virtual_layouts
 from plait.search.wishes import Wishes, check_wishes
 
 DEFAULT_BUDGET = 5.0
-_SEEDING, _IMPROVING, _JUDGING = 0.35, 0.5, 0.9  # of the budget, by when these phases end
+_SEEDING, _CLASSICAL, _IMPROVING, _JUDGING = 0.25, 0.4, 0.55, 0.9  # of the budget, by when these phases end
 _FITTINGS = 3  # times the orders of a layout are made again to hold less
 _ANSWERED = 8  # plans of an answer
 _SPLITTING = ("zb-h1", "zb-h2", "zb-v")
@@ -110,6 +111,7 @@ class _Search:
             micro_batches=wishes.micro_batches is None,
             free_devices=tuple(range(len(problem.cluster.devices))) if len(problem.cluster.devices) <= 16 else (),
         )
+        self.classical: list[Layout] = []
         self.rejected: list[tuple[str, str]] = []
         self.misjudged: dict[int, int] = {}  # bytes that layouts turned out to lack, by micro-batches
 
@@ -138,12 +140,14 @@ class _Search:
         found = seeds(self.problem, self.loads, self.groups, self.wishes, self.limits, self._until(_SEEDING))
         for layout in found:
             scored[layout] = self.scorer(layout)
+        if self.wishes == Wishes(micro_batches=self.wishes.micro_batches):
+            self.classical = list(classical_layouts(self.problem, self._until(_CLASSICAL)))
         return sorted(scored, key=scored.__getitem__)
 
     def _improved(self, layouts: Sequence[Layout]) -> list[Layout]:
         """Local optima, best first, and behind them what they were found from."""
         scored: dict[Layout, float] = {}
-        chosen = _varied(layouts, _IMPROVED)
+        chosen = list(dict.fromkeys([*_varied(layouts, _IMPROVED), *self.classical]))
         for number, layout in enumerate(chosen):
             begin = time.perf_counter()
             share = (self._until(_IMPROVING) - begin) / (len(chosen) - number)
