@@ -78,8 +78,9 @@ def seconds(asked: Problem, split: tuple[tuple[int, tuple[int, ...]], ...]) -> f
         if number:
             before = split[number - 1][1]
             others = {cluster.devices[device].host for device in before}
-            bandwidth = inside if own == others and len(own) == 1 else across
-            links = min(len(own), len(others)) if own.isdisjoint(others) else min(len(devices), len(before))
+            together = own == others and len(own) == 1
+            bandwidth = inside if together else across
+            links = min(len(devices), len(before)) if together else min(len(own), len(others))
             channel = graph.boundary_bytes(start, rows) / (bandwidth * links)
             forward, backward, synced = [*forward, channel], [*backward, channel], [*synced, 0.0]
         own_rows = -(-rows // len(devices))

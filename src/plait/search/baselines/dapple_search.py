@@ -1,8 +1,9 @@
 """DAPPLE's search over splits and placements (see `dapple`), for one number of micro-batches.
 
-A state covers the first j blocks; of those with the same devices used the best is kept, and of all of them the best
-`_KEPT` are taken further. Devices are alike, as the first one; a stage may have any number of them up to `_ALL_COUNTS`,
-past that 2^k or 3 2^k.
+A state covers the first j blocks on m devices, packed into hosts or spread over them; the best of each goes on, on more
+than `_RANGES` devices the best in each of `_RANGES` equal ranges of m. While the rest is the pivot many states take
+equally long: then the one whose own longest column is shorter. Devices are alike, as the first one; a stage may have
+any number of them up to `_ALL_COUNTS`, past that 2^k or 3 2^k. Replicas take whole rows.
 """
 
 import math
@@ -20,7 +21,8 @@ from plait.search.baselines.fits import Mask, weights_fit
 from plait.search.baselines.placement import Counts, placements
 from plait.search.baselines.setting import Setting
 
-_KEPT = 6
+_RANGES = 8
+_TIE = 1e-3
 _ALL_COUNTS = 8
 
 Split = tuple[tuple[int, tuple[int, ...]], ...]  # first block and devices of each stage
@@ -93,6 +95,10 @@ class Step(NamedTuple):
         return State(self.used, (*self.state.stages, self.stage), (*self.state.columns, *own))
 
 
+Pending = defaultdict[int, dict[tuple[int, bool], tuple[float, Step, int]]]
+"""Per first block left and range of devices used: latency, and the step and place that lead there."""
+
+
 @dataclass(frozen=True)
 class Search:
     setting: Setting
@@ -102,16 +108,16 @@ class Search:
     def best_splits(self) -> list[tuple[float, Split]]:
         """Latencies and splits, from the best on: the undivided one and the best for each place of the last cut."""
         start = State((0,) * len(self._sizes))
-        pending: dict[int, dict[Counts, tuple[float, Step, int]]] = defaultdict(dict)
+        pending: Pending = defaultdict(dict)
         found = [*self._undivided()]
         for first in range(len(self.blocks) - 1):
-            kept = sorted(pending.pop(first, {}).values(), key=lambda entry: entry[0])[:_KEPT]
+            kept = pending.pop(first, {}).values()
             states = [start] if first == 0 else [step.extended(place) for _, step, place in kept]
             steps = [step for state in states for step in self._steps(state, first)]
             if not steps:
                 continue
-            seconds = self._latencies(steps)
-            self._keep(pending, steps, seconds, first)
+            seconds, longest = self._latencies(steps)
+            self._keep(pending, steps, seconds + _TIE * self.micro_batches * longest, first)
             whole = np.where([step.complete for step in steps], seconds, np.inf)
             best, place = np.unravel_index(np.argmin(whole), whole.shape)
             if np.isfinite(whole[best, place]):
@@ -119,24 +125,27 @@ class Search:
                 found.append((float(whole[best, place]), self._split(state, first + 1 + int(place))))
         return sorted(found, key=lambda pair: pair[0])
 
-    def _keep(
-        self, pending: dict[int, dict[Counts, tuple[float, Step, int]]], steps: list[Step], seconds: Array, first: int
-    ) -> None:
-        """For every end, the best steps that leave different devices used."""
-        order = np.argsort(seconds, axis=0)
-        for place, numbers in enumerate(order.T.tolist()):
-            known = pending[first + 1 + place]
-            seen: set[Counts] = set()
-            for number in numbers:
-                time, used = float(seconds[number, place]), steps[number].used
-                if len(seen) == _KEPT or not np.isfinite(time):
-                    break
-                if used not in seen and (used not in known or time < known[used][0]):
-                    known[used] = time, steps[number], place
-                seen.add(used)
+    def _keep(self, pending: Pending, steps: list[Step], seconds: Array, first: int) -> None:
+        """For every end and every range of devices used, the best step that leads there."""
+        ranges: dict[tuple[int, bool], list[int]] = defaultdict(list)
+        for number, step in enumerate(steps):
+            ranges[self._range(step.used)].append(number)
+        for key, members in ranges.items():
+            best = np.argmin(seconds[members], axis=0)
+            for place, choice in enumerate(best.tolist()):
+                number = members[choice]
+                time, known = float(seconds[number, place]), pending[first + 1 + place]
+                if np.isfinite(time) and (key not in known or time < known[key][0]):
+                    known[key] = time, steps[number], place
 
-    def _latencies(self, steps: list[Step]) -> Array:
-        """[step, place]"""
+    def _range(self, used: Counts) -> tuple[int, bool]:
+        """The range of the number of devices used, and whether they are packed: at most one host begun and not full."""
+        number, devices = sum(used), sum(self._sizes)
+        packed = sum(0 < count < size for count, size in zip(used, self._sizes, strict=True)) < 2
+        return (number if devices <= _RANGES else (number - 1) * _RANGES // devices), packed
+
+    def _latencies(self, steps: list[Step]) -> tuple[Array, Array]:
+        """[step, place]: the latency, and the longest column but the rest's."""
         longest = max(len(step.state.columns) + len(step.columns) for step in steps)
         shape = (longest, len(steps), len(steps[0].allowed))
         stacked = Columns(*(np.zeros(shape) for _ in Columns._fields))
@@ -146,7 +155,8 @@ class Search:
                 for table, values in zip(stacked, column, strict=True):
                     table[place, number] = values
         seconds = latency(*stacked, self.micro_batches)
-        return np.where([step.allowed for step in steps], seconds, np.inf)
+        seconds = np.where([step.allowed for step in steps], seconds, np.inf)
+        return seconds, (stacked.forward + stacked.backward)[:-1].max(axis=0)
 
     def _steps(self, state: State, first: int) -> Iterator[Step]:
         free = sum(self._sizes) - sum(state.used)
@@ -201,15 +211,21 @@ class Search:
         powers = {factor * 2**k for factor in (1, 3) for k in range(devices.bit_length())}
         return sorted(count for count in {*powers, *range(1, _ALL_COUNTS + 1)} if count < min(devices, self._rows + 1))
 
-    @cached_property
-    def _weights_fit(self) -> Mask:
-        return weights_fit(self.setting, self.blocks)
-
     def _may(self, devices: int) -> Mask:
         """[start, end]: can these blocks be one stage on so many devices?"""
-        if devices == 1:
-            return self._weights_fit
-        return self._weights_fit & self.blocks.replicable & (devices <= self._rows)
+        return self._on_one if devices == 1 else self._on_several if devices <= self._rows else self._nothing
+
+    @cached_property
+    def _on_one(self) -> Mask:
+        return weights_fit(self.setting, self.blocks)
+
+    @cached_property
+    def _on_several(self) -> Mask:
+        return self._on_one & self.blocks.replicable
+
+    @cached_property
+    def _nothing(self) -> Mask:
+        return np.zeros_like(self._on_one)
 
     @cached_property
     def _known(self) -> dict[tuple[int, bool], Columns]:
@@ -217,7 +233,7 @@ class Search:
 
     def _on(self, taken: Counts) -> Columns:
         """[start, end]: the column of those blocks on these devices."""
-        key = sum(taken), sum(count > 0 for count in taken) == 1
+        key = sum(taken), len(self._hosts(taken)) == 1
         if key not in self._known:
             self._known[key] = self._columns(*key)
         return self._known[key]
@@ -235,13 +251,22 @@ class Search:
         return Columns(_sums(forward), _sums(backward), fixed + per_byte * _sums(blocks.weights))
 
     def _channel(self, senders: Counts, receivers: Counts, cuts: Numbers) -> Columns:
-        """Between two stages cut at `cuts`; hosts that are on one side alone have an uplink each."""
-        sides = [{host for host, count in enumerate(side) if count} for side in (senders, receivers)]
-        network = self.setting.network
-        level = network.inside if sides[0] == sides[1] and len(sides[0]) == 1 else network.across
-        links = min(map(len, sides)) if sides[0].isdisjoint(sides[1]) else min(sum(senders), sum(receivers))
+        """Between two stages cut at `cuts`: a link per device inside one host, one per host between hosts."""
+        sides = self._hosts(senders), self._hosts(receivers)
+        together = sides[0] == sides[1] and len(sides[0]) == 1
+        level = self.setting.network.inside if together else self.setting.network.across
+        links = min(sum(senders), sum(receivers)) if together else min(map(len, sides))
         seconds = level.latency + self._crossing[cuts] / (level.bandwidth * links)
         return Columns(seconds, seconds, np.zeros(len(seconds)))
+
+    def _hosts(self, taken: Counts) -> frozenset[int]:
+        if taken not in self._known_hosts:
+            self._known_hosts[taken] = frozenset(host for host, count in enumerate(taken) if count)
+        return self._known_hosts[taken]
+
+    @cached_property
+    def _known_hosts(self) -> dict[Counts, frozenset[int]]:
+        return {}
 
     @cached_property
     def _crossing(self) -> Array:

@@ -58,6 +58,10 @@ class _Step:
         ]
         self.paths = [longest_paths(passage, self.after_stage) for passage in self.passages]
         self.working = sorted({place for passage in self.passages for stage in passage.working for place in stage})
+        self.places = [
+            sorted({place for passage in self.passages for place in passage.working[index]})
+            for index in range(len(self.tables.stages))
+        ]
 
     def _sizes(self, place: int) -> list[tuple[Passage, Paths]]:
         """The sizes of micro-batch of which the place has rows."""
@@ -101,7 +105,7 @@ class _Step:
 
     def _together(self, stage: int) -> list[Item]:
         """What the ranks of a coupled stage do in step, as if it were one device."""
-        items = [self.computations[place] for place in self.working if self.stage_of[place] == stage]
+        items = [self.computations[place] for place in self.places[stage]]
         pairs = [(p, p.working[stage]) for p in self.passages]
         forward = sum(p.count * max(p.forward[place] for place in places) for p, places in pairs)
         backward = sum(p.count * max(p.backward[place] for place in places) for p, places in pairs)
@@ -143,9 +147,7 @@ class _Step:
     def _last_backward(self, stage: int) -> float:
         """When the last backward of a stage can be over on all its ranks."""
         ends = [
-            serial_bound([item._replace(tail=0.0) for item in self.computations[place]])
-            for place in self.working
-            if self.stage_of[place] == stage
+            serial_bound([item._replace(tail=0.0) for item in self.computations[place]]) for place in self.places[stage]
         ]
         if self.tables.stages[stage].coupled:
             ends.append(serial_bound([item._replace(tail=0.0) for item in self._together(stage)]))

@@ -1,6 +1,7 @@
 """How much memory a rank has left for what its forwards save."""
 
 from bisect import bisect_right
+from collections import defaultdict
 
 from plait.cost import Costs
 from plait.graph import Graph
@@ -15,10 +16,14 @@ def room_for_activations(plan: Plan, graph: Graph, costs: Costs) -> list[int]:
         for stage in {bisect_right(starts, atom) - 1 for atom in parameter.atoms}:
             held[stage] += parameter.num_bytes
             trained[stage] += parameter.num_bytes if parameter.trainable else 0
+    stages_of: defaultdict[int, list[int]] = defaultdict(list)
+    for index, stage_plan in enumerate(plan.stages):
+        for number in stage_plan.devices:
+            stages_of[number].append(index)
     room = []
     for device_index in plan.devices:
         device = plan.cluster.devices[device_index]
-        own = [index for index, stage in enumerate(plan.stages) if device_index in stage.devices]
+        own = stages_of[device_index]
         # A parameter that several stages of one device share is there once.
         alone = max if len(own) > 1 else sum
         state = 1 + costs.optimizer[device.kind.name].state_bytes_per_byte
