@@ -15,7 +15,8 @@ from plait.search.virtual import virtual_layouts
 
 ASKED = problem(hosts(2, 2, uplink=1e9), chain([1.0] * 8, saved=1.0), 32)
 GROUPS = Groups(ASKED.cluster, ASKED.costs, "ring")
-SCORER = Scorer(ASKED, fine_loads(ASKED.graph, ASKED.costs), GROUPS, split=False)
+LOADS = fine_loads(ASKED.graph, ASKED.costs)
+SCORER = Scorer(ASKED, LOADS, GROUPS, split=False)
 UNEVEN = Layout((1, 2, 3), ((0,), (1,), (2,), (3,)), (False,) * 4, 8)
 
 
@@ -55,14 +56,14 @@ def test_time_that_is_up_ends_it() -> None:
 
 def test_two_stages_at_each_position_lie_in_turn_and_in_a_v() -> None:
     even = UNEVEN.changed(boundaries=(2, 4, 6))
-    around, back = virtual_layouts(even, ASKED, Limits(8), None)
+    around, back = virtual_layouts(even, ASKED, GROUPS, LOADS, Limits(8), None)
     assert around.groups == ((0,), (1,), (2,), (3,)) * 2
     assert back.groups == ((0,), (1,), (2,), (3,), (3,), (2,), (1,), (0,))
     assert around.boundaries == back.boundaries == (1, 2, 3, 4, 5, 6, 7)
 
 
 def test_a_schedule_that_has_one_stage_at_each_position_has_no_such_layout() -> None:
-    assert virtual_layouts(UNEVEN, ASKED, Limits(8), "gpipe") == []
+    assert virtual_layouts(UNEVEN, ASKED, GROUPS, LOADS, Limits(8), "gpipe") == []
 
 
 def test_orders_hold_no_more_than_memory_has_room_for() -> None:

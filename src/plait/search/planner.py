@@ -30,7 +30,7 @@ from plait.search.local_search import Freedom, improved
 from plait.search.orders import FUSED, SPLIT, orders
 from plait.search.problem import Problem
 from plait.search.score import Scorer
-from plait.search.seeds import least_memory, seeds
+from plait.search.seeds import coarse_for, least_memory, seeds
 from plait.search.virtual import virtual_layouts
 from plait.search.wishes import Wishes, check_wishes
 
@@ -82,7 +82,7 @@ def find_plans(
     return Answer(
         candidates=tuple(found),
         rejected=tuple(search.rejected),
-        bound=cluster_bound(graph, costs, cluster, batch_size, rings_only=False),
+        bound=cluster_bound(graph, costs, cluster, batch_size),
         planning_seconds=time.perf_counter() - start,
     )
 
@@ -102,6 +102,7 @@ class _Search:
             counts = {wishes.num_stages} if wishes.num_stages else range(1, len(problem.cluster.devices) + 1)
             check_stage_counts(wishes.pins, problem.graph, set(counts))
         self.loads = fine_loads(problem.graph, problem.costs)
+        self.coarse = coarse_for(problem, self.loads, self.limits)
         self.groups = Groups(problem.cluster, problem.costs, wishes.sync or "hierarchical")
         self.scorer = Scorer(problem, self.loads, self.groups, split=wishes.schedule in (None, SPLIT, *_SPLITTING))
         self.may = Freedom(
@@ -137,7 +138,7 @@ class _Search:
 
     def _seeds(self) -> list[Layout]:
         scored: dict[Layout, float] = {}
-        found = seeds(self.problem, self.loads, self.groups, self.wishes, self.limits, self._until(_SEEDING))
+        found = seeds(self.problem, self.coarse, self.groups, self.wishes, self.limits, self._until(_SEEDING))
         for layout in found:
             scored[layout] = self.scorer(layout)
         if self.wishes == Wishes(micro_batches=self.wishes.micro_batches):
@@ -160,11 +161,15 @@ class _Search:
         """Beside the best layouts, those with several stages at each of their positions."""
         schedule = self.wishes.schedule
         if schedule in MANY_STAGES:
-            return [v for layout in layouts for v in virtual_layouts(layout, self.problem, self.limits, schedule)]
+            return [virtual for layout in layouts for virtual in self._virtual(layout, schedule)]
         if schedule not in (None, SPLIT, FUSED) or self.wishes.num_stages is not None or self.limits.held:
             return layouts
-        virtual = (virtual_layouts(layout, self.problem, self.limits, None) for layout in layouts[:_VIRTUAL])
-        return sorted([*layouts, *(layout for found in virtual for layout in found)], key=self.scorer)
+        virtual = [found for layout in layouts[:_VIRTUAL] for found in self._virtual(layout, None)]
+        promising = [layout for layout in virtual if self.scorer(layout) < self.scorer(layouts[0])] if layouts else []
+        return [*layouts[:_VIRTUAL], *sorted(promising, key=self.scorer), *layouts[_VIRTUAL:]]
+
+    def _virtual(self, layout: Layout, schedule: str | None) -> list[Layout]:
+        return virtual_layouts(layout, self.problem, self.groups, self.coarse, self.limits, schedule)
 
     def _judged(self, layouts: Sequence[Layout]) -> Iterator[_Judged]:
         """The best order of every layout first, then the next best ones, until time is up or all have been seen."""

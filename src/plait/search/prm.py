@@ -20,7 +20,7 @@ With E edges, K stages and P pairs (i, r), O(P K E^2), rows of the table at once
 blocks of `grain`, and an (i, r) must have i a multiple of the largest power of two in r.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -69,6 +69,29 @@ def shapes(
     """The best partitions for each number of stages and threshold, best estimate first."""
     program = _Program(loads, costs, groups, order, asked, limits, grain)
     return program.solve() if program.starts else []
+
+
+def boundaries_for(
+    loads: Loads, costs: Costs, groups: Groups, sequence: Sequence[Group], asked: Asked, limits: Limits
+) -> tuple[int, ...] | None:
+    """The first atoms of the stages that have the least bottleneck on these groups, one after the other."""
+    stages = _Stages(loads, costs, groups, asked, limits)
+    best = np.full(loads.num_edges, np.inf)
+    best[0] = 0.0
+    choices = []
+    for number, group in enumerate(sequence):
+        if number:
+            best = np.maximum(best, stages.channel(sequence[number - 1], group, np.inf, np.maximum))
+        reached = np.maximum(best[:, None], stages.within(group, 1, np.inf)[0])
+        choices.append(reached.argmin(axis=0))
+        best = reached.min(axis=0)
+    if not np.isfinite(best[-1]):
+        return None
+    edges, edge = [], loads.num_edges - 1
+    for choice in reversed(choices[1:]):
+        edge = int(choice[edge])
+        edges.append(int(loads.edges[edge]))
+    return tuple(reversed(edges))
 
 
 class _End(NamedTuple):

@@ -16,17 +16,15 @@ from plait.search.problem import Problem
 from plait.search.wishes import Wishes
 
 _EDGES, _FEWER_EDGES = 64, 40  # of the coarse chain, for few and for many devices
-_BLOCKS = 64  # of devices that the dynamic program deals out
+_BLOCKS = 32  # of devices that the dynamic program deals out
 _FEW = 4  # devices of which every order is tried
 _KEPT = 4  # layouts of each run
 
 
 def seeds(
-    problem: Problem, loads: Loads, groups: Groups, wishes: Wishes, limits: Limits, deadline: float
+    problem: Problem, coarse: Loads, groups: Groups, wishes: Wishes, limits: Limits, deadline: float
 ) -> Iterator[Layout]:
     """Layouts worth looking at, for one number of micro-batches after the other; at least those of the first."""
-    edges = _EDGES if len(problem.cluster.devices) <= _BLOCKS // 2 else _FEWER_EDGES
-    coarse = coarse_loads(loads, edges, limits.forced, limits.barred)
     counts = micro_batch_counts(problem, wishes)
     for number, micro_batches in enumerate(counts):
         rows = math.ceil(problem.batch_size / micro_batches)
@@ -45,6 +43,12 @@ def seeds(
                     )
                     found = shapes(coarse, problem.costs, groups, order, asked, limits, grain)
                     yield from (layout_of(shape, micro_batches) for shape in found[:_KEPT])
+
+
+def coarse_for(problem: Problem, loads: Loads, limits: Limits) -> Loads:
+    """The edges that the dynamic program looks at."""
+    edges = _EDGES if len(problem.cluster.devices) <= _BLOCKS else _FEWER_EDGES
+    return coarse_loads(loads, edges, limits.forced, limits.barred)
 
 
 def least_memory(problem: Problem, wishes: Wishes, limits: Limits) -> Layout:
@@ -84,18 +88,22 @@ def _grains(num_devices: int, wishes: Wishes) -> list[int]:
         return [math.gcd(*wishes.replicas)]
     if num_devices <= _BLOCKS:
         return [1]
-    return [2**k for k in range(num_devices.bit_length()) if _BLOCKS // 8 <= num_devices // 2**k <= _BLOCKS]
+    return [2**k for k in reversed(range(num_devices.bit_length())) if _BLOCKS // 4 <= num_devices // 2**k <= _BLOCKS]
 
 
 def _orders(problem: Problem) -> list[list[int]]:
-    """The order of minimum cuts and its reverse, one device of each host after the other, and all orders of a few."""
+    """The order of minimum cuts and its reverse, one device of each host after the other, all orders of a few; and
+    where there are several hosts, one, two, four, … of them alone: a slow network may not be worth crossing."""
     cluster = problem.cluster
     order = device_order(cluster)
     if len(order) <= _FEW:
         return _different([list(some) for some in permutations(order)], problem)
     hosts = [[d for d in order if cluster.devices[d].host == host.name] for host in cluster.hosts]
     across = [d for rank in range(max(map(len, hosts))) for host in hosts if rank < len(host) for d in (host[rank],)]
-    return _different([order, order[::-1], across], problem)
+    packed = sorted(hosts, key=lambda host: -sum(cluster.devices[d].sustained_flops_per_second for d in host))
+    ends = [sum(map(len, packed[: 2**k])) for k in range(len(hosts).bit_length()) if 2**k < len(hosts)]
+    inside = [[device for host in packed for device in host][:end] for end in ends]
+    return _different([order, order[::-1], across, *inside], problem)
 
 
 def _different(orders: list[list[int]], problem: Problem) -> list[list[int]]:

@@ -7,31 +7,31 @@ the middle boundary costs nothing and gradients turn round where they are made.
 
 import math
 
-from plait.errors import PlaitError
+from plait.search.groups import Groups
 from plait.search.layout import Layout
 from plait.search.limits import Limits
-from plait.search.partition import balanced_boundaries
+from plait.search.loads import Loads
+from plait.search.prm import Asked, boundaries_for
 from plait.search.problem import Problem
 
 _MOST_STAGES = 64
 
 
-def virtual_layouts(layout: Layout, problem: Problem, limits: Limits, schedule: str | None) -> list[Layout]:
+def virtual_layouts(
+    layout: Layout, problem: Problem, groups: Groups, loads: Loads, limits: Limits, schedule: str | None
+) -> list[Layout]:
     """The layouts with two stages at each position of `layout`, in turn and in a V; those `schedule` can use."""
     around = [*layout.groups, *layout.groups]
     back = [*layout.groups, *reversed(layout.groups)]
     wanted = {"interleaved": [around], "zb-v": [back], None: [around, back]}.get(schedule, [])
+    asked = Asked(layout.micro_batches, math.ceil(problem.batch_size / layout.micro_batches))
     found = []
-    for groups in wanted:
-        if layout.num_stages < 2 or len(groups) > min(_MOST_STAGES, len(problem.graph.atoms)):
+    for sequence in wanted:
+        if layout.num_stages < 2 or len(sequence) > min(_MOST_STAGES, loads.num_edges - 1):
             continue
-        rows = math.ceil(problem.batch_size / layout.micro_batches)
-        try:
-            boundaries = balanced_boundaries(problem.graph, problem.costs, problem.cluster, groups, rows, limits)
-        except PlaitError:  # the pins leave no such partition
-            continue
-        half = layout.recompute if groups is around else layout.recompute[::-1]
-        found.append(
-            layout.changed(boundaries=tuple(boundaries), groups=tuple(groups), recompute=(*layout.recompute, *half))
-        )
+        boundaries = boundaries_for(loads, problem.costs, groups, sequence, asked, limits)
+        if boundaries is not None:
+            half = layout.recompute if sequence is around else layout.recompute[::-1]
+            recompute = (*layout.recompute, *half)
+            found.append(layout.changed(boundaries=boundaries, groups=tuple(sequence), recompute=recompute))
     return found
