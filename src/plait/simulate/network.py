@@ -70,11 +70,9 @@ class Network:
         self.when[message + 1] = arrived
         if self.records is not None:
             self.records.append((source, "send", send, start, arrived))
-        sender, receiver = self.sleeper[message : message + 2]
-        if sender >= 0:
-            heappush(self.events, (now, sender))
-        if receiver >= 0:
-            heappush(self.events, (now, receiver))
+        for moment in message, message + 1:
+            if self.sleeper[moment] != NOBODY:
+                heappush(self.events, (now, self.sleeper[moment]))
 
     def _pass(self, hops: Hops, ready: float) -> tuple[float, float]:
         """From when to when a message is on its way over channels, one after the other."""
