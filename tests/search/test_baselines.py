@@ -12,12 +12,13 @@ from plait.plan import validate
 from plait.program import check_memory, check_program, compile_program, predict_memory
 from plait.search import evaluate
 from plait.search.baselines import BASELINES, baseline, compare
+from plait.search.baselines.even_split import layer_edges
 from plait.search.problem import Problem
 
 
 @pytest.mark.parametrize("name", BASELINES)
 @given(asked=problems())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_plan_computes_the_gradients_and_fits(name: str, asked: Problem) -> None:
     try:
         plan = BASELINES[name](asked)
@@ -33,7 +34,7 @@ def test_every_plan_computes_the_gradients_and_fits(name: str, asked: Problem) -
 
 
 @given(asked=problems())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_where_something_fits_one_device_per_stage_or_a_grid_does(asked: Problem) -> None:
     found = compare(replace(asked, micro_batches=None), ["1f1b", "data-parallel", "grid"])
     if found["1f1b"].step_seconds is not None or found["data-parallel"].step_seconds is not None:
@@ -98,6 +99,21 @@ def test_even_splits_have_a_device_per_stage_and_the_least_bottleneck(name: str)
     assert plan.schedule == name
 
 
+def test_layers_are_modules_up_to_the_first_number() -> None:
+    asked = problem(hosts(2), [0.01] * 6)
+    modules = ("embedding", "blocks.0.norm", "blocks.0.mlp", "blocks.1.norm", "blocks.1.mlp", "head")
+    atoms = tuple(replace(atom, module=module) for atom, module in zip(asked.graph.atoms, modules, strict=True))
+    assert layer_edges(replace(asked.graph, atoms=atoms)).tolist() == [0, 1, 3, 5, 6]
+
+
+def test_cuts_between_layers_are_taken_where_cuts_inside_send_too_much() -> None:
+    asked = problem(hosts(2, inside="1 MB/s"), [0.01] * 5, sent=[10**5, 10, 10**5, 10**5, 10])
+    atoms = tuple(replace(a, module=f"blocks.{int(n > 1)}.x") for n, a in enumerate(asked.graph.atoms))
+    graph = replace(asked.graph, atoms=atoms)
+    asked = replace(asked, graph=graph, costs=replace(asked.costs, fingerprint=graph.fingerprint))
+    assert BASELINES["1f1b"](asked).stages[0].end == 2
+
+
 def test_a_chain_shorter_than_the_cluster_leaves_devices_idle() -> None:
     assert BASELINES["1f1b"](problem(hosts(4), [0.01] * 2)).layout() == "2x1"
 
@@ -131,6 +147,7 @@ def test_the_grid_finds_the_best_of_all_grids() -> None:
                 other = replace(
                     plan,
                     micro_batches=count,
+                    schedule="1f1b",
                     stages=tuple(
                         replace(
                             plan.stages[0],
@@ -148,4 +165,11 @@ def test_the_grid_finds_the_best_of_all_grids() -> None:
 
 def test_the_grid_keeps_data_parallel_groups_inside_hosts() -> None:
     plan = BASELINES["grid"](problem(hosts(2, 2, across="1 MB/s"), [0.01] * 4, weights=100_000, sent=1000))
-    assert [stage.devices for stage in plan.stages] == [(0, 1), (2, 3)]
+    assert {stage.devices for stage in plan.stages} == {(0, 1), (2, 3)}
+
+
+def test_the_grid_interleaves_where_that_is_better() -> None:
+    asked = problem(hosts(4, inside="100 GB/s"), [0.01] * 8, weights=10**9, batch_size=8)
+    plan = BASELINES["grid"](asked)
+    assert (plan.schedule, plan.layout()) == ("interleaved", "4x1")
+    assert [stage.devices for stage in plan.stages] == [(0,), (1,), (2,), (3,)] * 2

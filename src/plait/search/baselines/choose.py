@@ -9,6 +9,7 @@ not looked at; where that is so from the first on, the quick time decides.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 
 import numpy as np
 
@@ -92,15 +93,16 @@ def best_plan(name: str, problem: Problem, found: Iterable[Option]) -> Plan:
 
 
 def _best_few(found: list[Option]) -> list[Option]:
-    """By their quick time, no layout with more than its share."""
+    """By their quick time, schedules in turn, no layout with more than its share."""
     most = max(_PER_LAYOUT, _JUDGED // max(len({id(option.layout) for option in found}), 1))
     taken: Counter[int] = Counter()
-    chosen = []
+    chosen: dict[str, list[Option]] = {}
     for option in sorted(found, key=lambda option: option.seconds):
         taken[id(option.layout)] += 1
         if taken[id(option.layout)] <= most:
-            chosen.append(option)
-    return chosen[:_JUDGED]
+            chosen.setdefault(option.schedule, []).append(option)
+    in_turn = chain.from_iterable(zip_longest(*chosen.values()))
+    return [option for option in in_turn if option is not None][:_JUDGED]
 
 
 def _beginnings(option: Option) -> list[int]:

@@ -1,11 +1,12 @@
 """The best uniform grid, as a Megatron user would sweep it: data parallel x pipeline x (in time) tensor parallel.
 
 Every dp and pp with dp * pp <= devices, stages of equal compute or of whole layers, micro-batches of 1, 2, 4, … rows a
-replica, 1F1B. Devices are dealt as Megatron deals ranks: tensor parallel fastest, then data parallel, pipeline last, so
-stage p holds the dp devices from p * dp on in file order, and a data-parallel group stays inside a host where it fits.
-Tensor parallelism enters here as a third number of the sweep, tp consecutive devices in place of each one, when plans
-can say so; until then tp is 1. The quick formula ranks the grid, the simulator judges the best few. On more than
-`_LARGE` devices grids that leave half of them idle are left out.
+replica; 1F1B, and interleaved 1F1B with two stages at each position. Devices are dealt as Megatron deals ranks: tensor
+parallel fastest, then data parallel, pipeline last. So position p holds the dp devices from p * dp on in file order,
+and a data-parallel group stays inside a host where it fits. Tensor parallelism enters here as a third number of the
+sweep, tp consecutive devices in place of each one, when plans can say so; until then tp is 1. The quick formula ranks
+the grid, the simulator judges the best few. On more than `_LARGE` devices grids that leave half of them idle are left
+out; interleaved ones have at most `_LARGE` stages.
 """
 
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from plait.search.baselines.setting import Setting
 from plait.search.problem import Problem
 
 _LARGE = 128
+_ROUNDS = 2  # stages at each position of an interleaved schedule
 
 
 def grid(problem: Problem) -> Plan:
@@ -28,14 +30,20 @@ def grid(problem: Problem) -> Plan:
 
 
 def _sweep(setting: Setting) -> Iterator[Option]:
-    devices = len(setting.devices)
-    most_stages = min(devices, len(setting.atoms))
-    for pipeline, splits in enumerate(even_boundaries(setting, most_stages), start=1):
+    devices, atoms = len(setting.devices), len(setting.atoms)
+    most = min(devices, atoms)
+    most_interleaved = min(_ROUNDS * most, _LARGE, atoms)
+    splits = list(even_boundaries(setting, max(most, most_interleaved)))
+    for pipeline in range(1, most + 1):
         fewest = devices // (2 * pipeline) + 1 if devices > _LARGE else 1
         for data in range(fewest, min(devices // pipeline, setting.problem.batch_size) + 1):
-            groups = tuple(tuple(range(stage * data, (stage + 1) * data)) for stage in range(pipeline))
-            for boundaries in splits:
-                yield from options(Layout(setting, boundaries, groups), "1f1b", _counts(setting.problem, data))
+            groups = tuple(tuple(range(place * data, (place + 1) * data)) for place in range(pipeline))
+            counts = _counts(setting.problem, data)
+            for boundaries in splits[pipeline - 1]:
+                yield from options(Layout(setting, boundaries, groups), "1f1b", counts)
+            if 1 < pipeline <= most_interleaved // _ROUNDS:
+                for boundaries in splits[_ROUNDS * pipeline - 1]:
+                    yield from options(Layout(setting, boundaries, groups * _ROUNDS), "interleaved", counts)
 
 
 def _counts(problem: Problem, data: int) -> Numbers:

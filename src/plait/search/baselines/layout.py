@@ -1,11 +1,13 @@
 """The noun `Layout`: stages on devices before the micro-batches are chosen, with a quick time and a quick memory.
 
-For S stages, M micro-batches, F_s, B_s of one micro-batch on the slowest replica, c of a boundary in one direction:
+For M micro-batches, F_s, B_s of one micro-batch on the slowest replica, c of a boundary in one direction, and v stages
+at each position (one but for interleaved schedules):
 
-    seconds = fill + max( (M - 1) max(F_s + B_s, c), max_s (M / K_s - 1) RTT_s ) + max_s (A_s + step_s)
-    fill    = sum_s (F_s + B_s) + sum of boundaries 2 c
-    RTT_s   = the part of fill from stage s on, but with messages that share no cable, as replicas do not keep step;
-    K_s     = the micro-batches stage s may hold: S - s in 1F1B, M in GPipe
+    seconds = fill + max( (M - 1/v) load, wait ) + max_s (A_s + step_s)
+    fill    = ( sum_s (F_s + B_s) + sum of boundaries 2 c ) / v
+    load    = max over positions of the sum over its stages of F_s + B_s, or of c
+    wait    = max_s (M / K_s - 1) RTT_s for v = 1, with RTT_s the part of fill from stage s on, but of messages that
+              share no cable, as replicas do not keep step, and K_s the micro-batches stage s may hold
 
 the pipeline filled and drained, its slowest resource or its round trips in between, then synchronised (A_s, a ring).
 It ranks candidates; what a plan really takes is the simulator's to say. Memory is what a stage always holds plus, for
@@ -15,12 +17,14 @@ every micro-batch between its forward and its backward, what is saved, received 
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plait.plan import Plan, StagePlan
 from plait.plan.plan import DEFAULT_BUCKET_BYTES
+from plait.schedule import RECIPES
 from plait.search.baselines.blocks import Array, Numbers
 from plait.search.baselines.held import Held
 from plait.search.baselines.setting import Setting
@@ -31,7 +35,10 @@ _EXTRA_MESSAGES = 2  # a receive posted ahead, a gradient still leaving
 
 @dataclass(frozen=True)
 class Layout:
-    """Stages between `boundaries` (atoms) on groups of devices, rows of a micro-batch in equal or given shares."""
+    """Stages between `boundaries` (atoms) on groups of devices, rows of a micro-batch in equal or given shares.
+
+    Groups that come again hold several stages, for interleaved schedules.
+    """
 
     setting: Setting
     boundaries: tuple[int, ...]
@@ -51,12 +58,14 @@ class Layout:
         rows = self.setting.problem.batch_size / micro_batches
         compute = self._compute_seconds(rows)
         together, alone = self._channel_seconds(rows)
-        load = np.maximum(compute.max(axis=0), together.max(axis=0))
-        round_trip = np.cumsum((compute + 2 * alone)[::-1], axis=0)[::-1]
-        held = self._in_flight(np.arange(len(self.groups)), micro_batches, schedule)
-        waiting = ((micro_batches / held - 1) * round_trip).max(axis=0)
-        fill = (compute + 2 * together).sum(axis=0)
-        seconds: Array = fill + np.maximum((micro_batches - 1) * load, waiting) + self._update_seconds
+        load = np.maximum(self._at_positions(compute).max(axis=0), self._at_positions(together).max(axis=0))
+        middle = (micro_batches - 1 / self._rounds) * load
+        if self._rounds == 1:
+            round_trip = np.cumsum((compute + 2 * alone)[::-1], axis=0)[::-1]
+            held = self._in_flight(micro_batches, schedule)
+            middle = np.maximum(middle, ((micro_batches / held - 1) * round_trip).max(axis=0))
+        fill = (compute + 2 * together).sum(axis=0) / self._rounds
+        seconds: Array = fill + middle + self._update_seconds
         return seconds
 
     def fits(self, micro_batches: Numbers, schedule: str) -> NDArray[np.bool_]:
@@ -67,15 +76,33 @@ class Layout:
         sent = held.sent_fixed[stage, None] + held.sent_per_row[stage, None] * rows
         saved = self._per_replica("saved_fixed")[:, None] + self._per_replica("saved_per_row")[:, None] * rows
         always = held.always[stage] + held.trained[stage] * (1 + self._state)
-        in_flight = self._in_flight(stage, micro_batches, schedule)
+        in_flight = self._in_flight(micro_batches, schedule)[stage % self._num_positions] / self._rounds
         most = always[:, None] + in_flight * (saved + received + sent) + _EXTRA_MESSAGES * (received + sent)
-        enough: NDArray[np.bool_] = np.all(most <= self.setting.memory[self._device][:, None], axis=0)
+        used = np.zeros((len(self.setting.devices), len(micro_batches)))
+        np.add.at(used, self._device, most)
+        enough: NDArray[np.bool_] = np.all(used <= self.setting.memory[:, None], axis=0)
         return enough
 
-    def _in_flight(self, stage: Numbers, micro_batches: Numbers, schedule: str) -> Numbers:
-        """Most micro-batches between forward and backward, per stage given and number of micro-batches."""
-        most = len(self.groups) - stage[:, None] if schedule == "1f1b" else micro_batches
-        return np.minimum(most, micro_batches)
+    @cached_property
+    def _num_positions(self) -> int:
+        return len(set(self.groups))
+
+    @cached_property
+    def _rounds(self) -> int:
+        """Stages at each position, which a micro-batch passes in as many rounds over all positions."""
+        return len(self.groups) // self._num_positions
+
+    def _at_positions(self, of_stages: Array) -> Array:
+        """The stages of each position added up."""
+        found: Array = of_stages.reshape(self._rounds, self._num_positions, -1).sum(axis=0)
+        return found
+
+    def _in_flight(self, micro_batches: Numbers, schedule: str) -> Array:
+        """Most micro-batches between forward and backward: [position, number of micro-batches]."""
+        places: Any = np.arange(self._num_positions)
+        holds, size, rounds = RECIPES[schedule].holds, self._num_positions, self._rounds
+        bounds = [np.minimum(holds(places, size, rounds, count), rounds * count) for count in micro_batches.tolist()]
+        return np.stack([np.broadcast_to(bound, size) for bound in bounds], axis=1).astype(float)
 
     def num_instructions(self, micro_batches: int) -> int:
         """About as many as the plan's program will have."""

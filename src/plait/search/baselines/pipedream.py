@@ -38,7 +38,7 @@ def pipedream(problem: Problem) -> Plan:
     blocks = blocks_of(problem, _MOST_BLOCKS)
     sizes = [problem.batch_size / n for n in spread(micro_batch_counts(problem, 1).tolist(), _SIZES)]
     found = dict.fromkeys(_stages(setting, blocks, rows) for rows in sizes)
-    layouts = [_layout(setting, blocks, stages) for stages in found]
+    layouts = [_layout(setting, blocks, stages) for stages in found if stages]
     return best_plan("pipedream", problem, (option for layout in layouts for option in options(layout, "1f1b")))
 
 
@@ -86,9 +86,11 @@ class Level:
         return best, parted, replicas
 
     def best_stages(self, first: int, end: int) -> tuple[Stage, ...]:
-        """The stages of blocks first..end-1, on as many units as is best."""
+        """The stages of blocks first..end-1, on as many units as is best; none where there is no way."""
         best, parted, replicas = self.solve(first)
         units, stages = int(np.argmin(best[:, end])), []
+        if np.isinf(best[units, end]):
+            return ()
         while end > first:
             start, last = int(parted[units, end]), int(replicas[units, end])
             stages.append((start, end, last))
