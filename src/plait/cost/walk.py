@@ -10,14 +10,14 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 
-from plait.cost.saved import same_memory, tensors_in
+from plait.cost.stand_ins import runnable
+from plait.cost.tensors import same_memory, tensors_in
 from plait.graph import Model
 from plait.graph.aliases import alias_sets, mutated_inputs
 from plait.graph.build import parameter_name
 from plait.graph.deferred import deferrable
 from plait.graph.devices import move_arguments, move_graph
-from plait.graph.randomness import Randomness, seeded
-from plait.graph.regions import choose, choose_longer
+from plait.graph.randomness import Randomness
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def walk(model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.de
         if node.op == "placeholder":
             values[node] = inputs.get(node.name, rows)
         elif node.op == "get_attr":
-            values[node] = _attribute(model, node, device)
+            values[node] = attribute(model, node, device)
         elif node.op == "call_function":
             kept: list[Any] = []
             yield _prepare(model, node, values, device, kept, differentiable=node not in overwritten)
@@ -85,7 +85,7 @@ def walk(model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.de
                 values.pop(source, None)
 
 
-def _comes_in_time(model: Model, source: fx.Node) -> bool:
+def comes_in_time(model: Model, source: fx.Node) -> bool:
     """Is this a parameter whose gradient may come after those of activations?"""
     name = parameter_name(model.captured, source)
     return any(p.name == name and p.trainable and not p.may_be_skipped for p in model.graph.parameters)
@@ -103,7 +103,7 @@ def _overwritten(graph: fx.Graph) -> set[fx.Node]:
     }
 
 
-def _attribute(model: Model, node: fx.Node, device: torch.device | str) -> Any:
+def attribute(model: Model, node: fx.Node, device: torch.device | str) -> Any:
     if node.target == "randomness":
         return Randomness()
     holder: Any = model.captured.module
@@ -132,7 +132,7 @@ def _prepare(
     differentiable: bool,
 ) -> NodeRun:
     leaves: dict[fx.Node, Tensor] = {}
-    found = deferrable(node, lambda source: _comes_in_time(model, source)) if differentiable else None
+    found = deferrable(node, lambda source: comes_in_time(model, source)) if differentiable else None
     weights = found.weights if found is not None else ()
 
     def take(source: fx.Node) -> Any:
@@ -146,11 +146,7 @@ def _prepare(
 
     args = move_arguments(fx.map_arg(node.args, take), torch.device(device))
     kwargs = dict(move_arguments(fx.map_arg(node.kwargs, take), torch.device(device)))
-    target: Any = node.target
-    if target is choose:
-        target = choose_longer
-    elif target is seeded and args[2] is choose:
-        args = (*args[:2], choose_longer, *args[3:])
+    target, args = runnable(node.target, args, device)
 
     def keep(result: Any) -> Any:
         if not kept:

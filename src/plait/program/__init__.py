@@ -4,8 +4,10 @@ from plait.program.check import check_program
 from plait.program.compile import compile_program
 from plait.program.error import ProgramError
 from plait.program.instructions import COMPUTE, Instruction, Op, parse_instruction
-from plait.program.memory import RankMemory, check_memory, predict_memory
+from plait.program.memory import RankMemory, batch_bytes, predict_memory
+from plait.program.memory_check import check_memory
 from plait.program.program import Bucket, Edge, Program, StageTable
+from plait.program.stage_memory import MicroBatchMemory, StageMemory
 from plait.program.text import format_program, parse_program
 
 __all__ = [
@@ -13,11 +15,14 @@ __all__ = [
     "Bucket",
     "Edge",
     "Instruction",
+    "MicroBatchMemory",
     "Op",
     "Program",
     "ProgramError",
     "RankMemory",
+    "StageMemory",
     "StageTable",
+    "batch_bytes",
     "check_memory",
     "check_program",
     "compile_program",
