@@ -1,15 +1,14 @@
 """Choosing what a classical planner leaves open: the number of micro-batches, and which of its candidates to run.
 
 Every candidate gets the numbers of micro-batches that memory admits, the quick time ranks them, and the simulator
-judges the best few. In the middle of a step every micro-batch takes as long as the one before: of a long program two
-beginnings are simulated, which tell what each further micro-batch adds. Once even those become too long the rest is
-not looked at; where that is so from the first on, the quick time decides.
+judges the best few of each schedule. In the middle of a step every micro-batch takes as long as the one before: of a
+long program two beginnings are simulated, which tell what each further micro-batch adds. Once even those become too
+long the rest is not looked at; where that is so from the first on, the quick time decides.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
 
 import numpy as np
 
@@ -71,38 +70,39 @@ def options(layout: Layout, schedule: str, counts: Numbers | None = None) -> lis
 
 def best_plan(name: str, problem: Problem, found: Iterable[Option]) -> Plan:
     """The best of the best few. Raises PlaitError where there is none, or where none of those judged can run."""
-    ranked = _best_few(list(found))
+    by_schedule: dict[str, list[Option]] = {}
+    for option in sorted(found, key=lambda option: option.seconds):
+        by_schedule.setdefault(option.schedule, []).append(option)
     judged: list[tuple[float, Option]] = []
-    left = _INSTRUCTIONS
-    why = "" if ranked else nothing_fits(name, problem)
-    for option in ranked:
-        beginnings = _beginnings(option)
-        length = sum(option.layout.num_instructions(count) for count in beginnings)
-        if length > left:
-            break
-        left -= length
-        try:
-            judged.append((_simulated(option, beginnings), option))
-        except PlaitError as error:
-            why = str(error)
+    why = "" if by_schedule else nothing_fits(name, problem)
+    for ranked in by_schedule.values():
+        left = _INSTRUCTIONS
+        for option in _best_few(ranked):
+            beginnings = _beginnings(option)
+            left -= sum(option.layout.num_instructions(count) for count in beginnings)
+            if left < 0:
+                break
+            try:
+                judged.append((_simulated(option, beginnings), option))
+            except PlaitError as error:
+                why = str(error)
     if judged:
         return min(judged, key=lambda pair: pair[0])[1].plan()
     if why:
         raise PlaitError(why)
-    return ranked[0].plan()
+    return min((ranked[0] for ranked in by_schedule.values()), key=lambda option: option.seconds).plan()
 
 
-def _best_few(found: list[Option]) -> list[Option]:
-    """By their quick time, schedules in turn, no layout with more than its share."""
-    most = max(_PER_LAYOUT, _JUDGED // max(len({id(option.layout) for option in found}), 1))
+def _best_few(ranked: list[Option]) -> list[Option]:
+    """The first of them, no layout with more than its share."""
+    most = max(_PER_LAYOUT, _JUDGED // len({id(option.layout) for option in ranked}))
     taken: Counter[int] = Counter()
-    chosen: dict[str, list[Option]] = {}
-    for option in sorted(found, key=lambda option: option.seconds):
+    chosen = []
+    for option in ranked:
         taken[id(option.layout)] += 1
         if taken[id(option.layout)] <= most:
-            chosen.setdefault(option.schedule, []).append(option)
-    in_turn = chain.from_iterable(zip_longest(*chosen.values()))
-    return [option for option in in_turn if option is not None][:_JUDGED]
+            chosen.append(option)
+    return chosen[:_JUDGED]
 
 
 def _beginnings(option: Option) -> list[int]:

@@ -6,7 +6,7 @@ parallel fastest, then data parallel, pipeline last. So position p holds the dp 
 and a data-parallel group stays inside a host where it fits. Tensor parallelism enters here as a third number of the
 sweep, tp consecutive devices in place of each one, when plans can say so; until then tp is 1. The quick formula ranks
 the grid, the simulator judges the best few. On more than `_LARGE` devices grids that leave half of them idle are left
-out; interleaved ones have at most `_LARGE` stages.
+out, and interleaved ones.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def grid(problem: Problem) -> Plan:
 def _sweep(setting: Setting) -> Iterator[Option]:
     devices, atoms = len(setting.devices), len(setting.atoms)
     most = min(devices, atoms)
-    most_interleaved = min(_ROUNDS * most, _LARGE, atoms)
+    most_interleaved = min(_ROUNDS * most, atoms) if devices <= _LARGE else 1
     splits = list(even_boundaries(setting, max(most, most_interleaved)))
     for pipeline in range(1, most + 1):
         fewest = devices // (2 * pipeline) + 1 if devices > _LARGE else 1
