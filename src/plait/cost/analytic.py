@@ -5,7 +5,7 @@ the same share of the bandwidth. Everything runs on the `meta` device, so a mode
 on a laptop; the efficiency is a stated assumption of the device kind, not a measurement.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,12 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from plait.cost.costs import AtomCost, Costs, OptimizerCost
 from plait.cost.outputs import Outputs
+from plait.cost.recording import memory_profile
 from plait.cost.saved import Saved, SavedBytes, record_saved, tensors_in
+from plait.cost.stand_ins import is_attention
 from plait.cost.walk import NodeRun, batch_inputs, walk
 from plait.errors import PlaitError
 from plait.graph import Model
 from plait.graph.build import module_path
-from plait.graph.randomness import operator_of
+from plait.graph.randomness import called, operator_of
 
 _ROWS = (2, 4)  # two sizes give the fixed and the per-row part exactly, since nothing is noisy here
 
@@ -49,7 +51,6 @@ class _NodeWork:
     weight: tuple[float, float]  # of the backward, what can be put off
     outputs: Outputs
     saved: Saved
-    kept_bytes: float | None  # what a device keeps instead, where it runs another form of the operation
 
 
 class _Work:
@@ -66,11 +67,13 @@ def analytic_costs(model: Model, batch: Any, *, kinds: list[Rates], state_bytes_
     """Costs of `model` on every one of `kinds`, computed."""
     # How many entries a mask keeps is only known while running: all of them, at most.
     with torch.fx.experimental._config.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
-        low, high = (_work(model, batch, rows) for rows in _ROWS)
+        inputs = {rows: _inputs(model, batch, rows) for rows in _ROWS}
+        low, high = (_work(model, inputs[rows], rows) for rows in _ROWS)
+        memory = memory_profile(model, inputs, "meta")
     atoms = {kind.name: tuple(_cost(kind, a, b) for a, b in zip(low, high, strict=True)) for kind in kinds}
     optimizer = {kind.name: computed_optimizer(kind, state_bytes_per_byte) for kind in kinds}
     source = {kind.name: f"computed at {kind.efficiency:.0%} of peak" for kind in kinds}
-    return Costs(model.graph.fingerprint, atoms, optimizer, source)
+    return Costs(model.graph.fingerprint, atoms, optimizer, source, {kind.name: memory for kind in kinds})
 
 
 def computed_optimizer(kind: Rates, state_bytes_per_byte: float) -> OptimizerCost:
@@ -97,8 +100,11 @@ def _cost(kind: Rates, low: _Work, high: _Work) -> AtomCost:
     )
 
 
-def _work(model: Model, batch: Any, rows: int) -> list[_Work]:
-    inputs = batch_inputs(model, pytree.tree_map_only(Tensor, lambda t: t.to("meta"), batch), rows, "meta")
+def _inputs(model: Model, batch: Any, rows: int) -> dict[str, Tensor]:
+    return batch_inputs(model, pytree.tree_map_only(Tensor, lambda t: t.to("meta"), batch), rows, "meta")
+
+
+def _work(model: Model, inputs: Mapping[str, Tensor], rows: int) -> list[_Work]:
     atom_of = {name: index for index, atom in enumerate(model.graph.atoms) for name in atom.nodes}
     work = [_Work() for _ in model.graph.atoms]
     known: dict[Hashable, _NodeWork] = {}
@@ -115,7 +121,7 @@ def _work(model: Model, batch: Any, rows: int) -> list[_Work]:
         if run.node in model.needs_gradient:
             work[index].backward.append(node.backward)
             work[index].weight.append(node.weight)
-        work[index].saved += newly if node.kept_bytes is None else node.kept_bytes
+        work[index].saved += newly
     return work
 
 
@@ -137,11 +143,10 @@ def _run(run: NodeRun, known: dict[Hashable, _NodeWork]) -> Any:
 def _count(run: NodeRun) -> tuple[Any, _NodeWork]:
     with FlopCounterMode(display=False) as counter:
         outputs, saved = record_saved(run.forward, run.given)
-    forward, kept_bytes = counter.get_total_flops(), None
-    if (attention := _attention(run.node, run.inputs)) is not None:
-        # On `meta` attention runs in its plain form; devices run the fused one, which keeps no score matrix.
-        forward, backward = attention, 2.5 * attention
-        kept_bytes = _bytes(run.inputs[1:]) + _bytes(outputs)
+    forward = float(counter.get_total_flops())
+    if is_attention(called(run.node)[0]):  # its stand-in computes nothing
+        forward = _attention_flops(run.inputs)
+        backward = 2.5 * forward
     else:
         with FlopCounterMode(display=False) as counter:
             run.backward(outputs)
@@ -153,7 +158,6 @@ def _count(run: NodeRun) -> tuple[Any, _NodeWork]:
         weight=_put_off(run, (backward, 2 * moved), moved),
         outputs=Outputs(outputs, run.given),
         saved=saved,
-        kept_bytes=kept_bytes,
     )
 
 
@@ -169,10 +173,7 @@ def _put_off(run: NodeRun, backward: tuple[float, float], moved: float) -> tuple
     return counter.get_total_flops(), moved
 
 
-def _attention(node: fx.Node, inputs: tuple[Tensor, ...]) -> float | None:
-    function = operator_of(node)
-    if function is None or function._opname != "scaled_dot_product_attention":
-        return None
+def _attention_flops(inputs: tuple[Tensor, ...]) -> float:
     query, key, value = inputs[:3]
     return 2.0 * query.numel() * key.shape[-2] + 2.0 * query.shape[:-1].numel() * key.shape[-2] * value.shape[-1]
 

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from plait.cost.memory import MemoryProfile
+
 Phase = Literal["forward", "backward", "input", "weight"]  # the last two are the parts of a split backward
 
 
@@ -38,6 +40,7 @@ class OptimizerCost:
     seconds_per_byte: float
     seconds_fixed: float
     seconds_per_tensor: float = 0.0
+    step_bytes_per_byte: float = 0.0  # what a step takes besides, for the largest parameter of those it updates
 
     def seconds(self, num_bytes: int, num_tensors: int) -> float:
         return self.seconds_fixed + self.seconds_per_tensor * num_tensors + self.seconds_per_byte * num_bytes
@@ -51,6 +54,7 @@ class Costs:
     atoms: Mapping[str, tuple[AtomCost, ...]]
     optimizer: Mapping[str, OptimizerCost]
     source: Mapping[str, str] = field(default_factory=dict)
+    memory: Mapping[str, MemoryProfile] = field(default_factory=dict)
 
     @cached_property
     def _prefix(self) -> dict[tuple[str, str], list[float]]:
@@ -87,6 +91,7 @@ class Costs:
             "atoms": {kind: [list(asdict(a).values()) for a in atoms] for kind, atoms in self.atoms.items()},
             "optimizer": {kind: list(asdict(o).values()) for kind, o in self.optimizer.items()},
             "source": dict(self.source),
+            "memory": {kind: profile.to_dict() for kind, profile in self.memory.items()},
         }
 
     @classmethod
@@ -96,6 +101,7 @@ class Costs:
             atoms={kind: tuple(AtomCost(*row) for row in rows) for kind, rows in data["atoms"].items()},
             optimizer={kind: OptimizerCost(*row) for kind, row in data["optimizer"].items()},
             source=data["source"],
+            memory={kind: MemoryProfile.from_dict(profile) for kind, profile in data["memory"].items()},
         )
 
     def joined(self, other: "Costs") -> "Costs":
@@ -106,4 +112,5 @@ class Costs:
             {**self.atoms, **other.atoms},
             {**self.optimizer, **other.optimizer},
             {**self.source, **other.source},
+            {**self.memory, **other.memory},
         )

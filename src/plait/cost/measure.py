@@ -15,6 +15,7 @@ from torch import Tensor
 
 from plait.cost.clock import now
 from plait.cost.costs import AtomCost, Costs, OptimizerCost
+from plait.cost.recording import memory_profile
 from plait.cost.saved import Saved, SavedBytes, record_saved
 from plait.cost.walk import NodeRun, batch_inputs, walk
 from plait.graph import Model
@@ -57,7 +58,8 @@ def measure_costs(
     whole = _in_one_piece(model, inputs, device, 2 * repeats)
     samples = {size: _scaled(alone[size], *whole[size]) for size in inputs}
     atoms = [_fit(low, high, samples[low][i], samples[high][i]) for i in range(len(model.graph.atoms))]
-    return Costs(model.graph.fingerprint, {kind: tuple(atoms)}, {kind: optimizer}, {kind: "measured"})
+    memory = {kind: memory_profile(model, inputs, device)}
+    return Costs(model.graph.fingerprint, {kind: tuple(atoms)}, {kind: optimizer}, {kind: "measured"}, memory)
 
 
 def _fit(low: int, high: int, a: _Sample, b: _Sample) -> AtomCost:

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from plait.cost.clock import now
 from plait.cost.costs import OptimizerCost
+from plait.cost.live import LiveMemory
+from plait.cost.saved import tensors_in
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -29,23 +31,40 @@ def optimizer_cost(factory: OptimizerFactory, *, device: torch.device | str = "c
         seconds_per_byte=max(large - one, 0.0) / size,
         seconds_fixed=max(one - per_tensor, 0.0),
         seconds_per_tensor=per_tensor,
+        step_bytes_per_byte=_step_bytes(factory, device) / size,
     )
+
+
+def _step_bytes(factory: OptimizerFactory, device: torch.device | str) -> int:
+    """The most a step takes besides its state, for one parameter."""
+    optimizer = _stepped(factory, 1, _LARGE, device)
+    with LiveMemory(tensors_in([optimizer.param_groups, [list(s.values()) for s in optimizer.state.values()]])) as live:
+        optimizer.step()
+    return live.peak
+
+
+def _stepped(
+    factory: OptimizerFactory, count: int, numbers: int, device: torch.device | str
+) -> torch.optim.Optimizer:
+    """An optimiser after its first step, which makes its state."""
+    parameters = [nn.Parameter(torch.zeros(numbers, device=device)) for _ in range(count)]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = factory(parameters)
+    optimizer.step()
+    return optimizer
 
 
 def _step(factory: OptimizerFactory, count: int, numbers: int, device: torch.device | str) -> tuple[int, float]:
     """State bytes of the first parameter, and seconds of clearing the gradients and stepping."""
-    parameters = [nn.Parameter(torch.zeros(numbers, device=device)) for _ in range(count)]
-    gradients = [torch.ones_like(parameter) for parameter in parameters]
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient
-    optimizer = factory(parameters)
-    optimizer.step()
-    state = optimizer.state[parameters[0]].values()
+    optimizer = _stepped(factory, count, numbers, device)
+    first = optimizer.param_groups[0]["params"][0]
+    state = optimizer.state[first].values()
     kept = sum(t.numel() * t.element_size() for t in state if isinstance(t, Tensor) and t.numel() == numbers)
     times = []
     for _ in range(5):
         start = now(device)
-        gradients[0].zero_()  # a bucket's gradients are cleared as one tensor
+        first.grad.zero_()  # a bucket's gradients are cleared as one tensor
         optimizer.step()
         times.append(now(device) - start)
     return kept, min(times)

@@ -11,13 +11,13 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 
 from plait.cost.saved import same_memory, tensors_in
+from plait.cost.stand_ins import runnable
 from plait.graph import Model
 from plait.graph.aliases import alias_sets, mutated_inputs
 from plait.graph.build import parameter_name
 from plait.graph.deferred import deferrable
 from plait.graph.devices import move_arguments, move_graph
-from plait.graph.randomness import Randomness, seeded
-from plait.graph.regions import choose, choose_longer
+from plait.graph.randomness import Randomness
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def walk(model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.de
         if node.op == "placeholder":
             values[node] = inputs.get(node.name, rows)
         elif node.op == "get_attr":
-            values[node] = _attribute(model, node, device)
+            values[node] = attribute(model, node, device)
         elif node.op == "call_function":
             kept: list[Any] = []
             yield _prepare(model, node, values, device, kept, differentiable=node not in overwritten)
@@ -103,7 +103,7 @@ def _overwritten(graph: fx.Graph) -> set[fx.Node]:
     }
 
 
-def _attribute(model: Model, node: fx.Node, device: torch.device | str) -> Any:
+def attribute(model: Model, node: fx.Node, device: torch.device | str) -> Any:
     if node.target == "randomness":
         return Randomness()
     holder: Any = model.captured.module
@@ -146,11 +146,7 @@ def _prepare(
 
     args = move_arguments(fx.map_arg(node.args, take), torch.device(device))
     kwargs = dict(move_arguments(fx.map_arg(node.kwargs, take), torch.device(device)))
-    target: Any = node.target
-    if target is choose:
-        target = choose_longer
-    elif target is seeded and args[2] is choose:
-        args = (*args[:2], choose_longer, *args[3:])
+    target, args = runnable(node.target, args, device)
 
     def keep(result: Any) -> Any:
         if not kept:

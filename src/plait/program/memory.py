@@ -1,88 +1,261 @@
 """Predicted memory per rank: what a device holds at its fullest, before anything runs.
 
-Held throughout: parameters, gradients, optimiser state, buffers. Held for a while: what a forward saves
-until its backward, what was received until then, and what is being sent until it is freed.
+Held throughout: parameters (a tied one once), the flat gradient buckets, optimiser state, buffers, the whole batch.
+
+Held for a while, found by walking over the rank's instructions:
+
+- a receive's buffer, from when it is posted, which is ahead of its use; two copies while parts are put together;
+- while a forward or backward runs, the most that is alive in it (`stage_memory`): saved tensors once per memory, values
+  on their way, temporaries such as the loss's softmax, gradients of activations, a parameter's gradient before it is
+  added to its bucket;
+- between forward and backward, what is saved and sent; of a stage that recomputes only what it received. Where a
+  backward is split, what was saved lives until the weight half, with the gradients that half needs;
+- the gradients of what was received, until their FREE;
+- while gradients are clipped, a bucket in float64; while parameters are updated, the optimiser's temporaries.
+
+Not counted: what a kernel or a communication library takes for itself, the code and the interpreter.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from plait.cost import Costs
 from plait.errors import PlaitError
-from plait.graph import Graph
+from plait.graph import Graph, Parameter
+from plait.graph.cut import StageCut
+from plait.graph.graph import ITEM_BYTES
 from plait.plan import Plan
-from plait.program.instructions import Op
+from plait.program.instructions import Instruction, Op
 from plait.program.program import Program
+from plait.program.stage_memory import MicroBatchMemory, StageMemory
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes on one rank: what it always holds, and the most it holds of activations and messages."""
+    """Bytes on one rank: what it always holds, and the most it holds besides while a step runs."""
 
     parameters: int
     gradients: int
     optimizer: int
     buffers: int
     activations: int
+    batch: int = 0
+
+    @property
+    def static(self) -> int:
+        return self.parameters + self.gradients + self.optimizer + self.buffers + self.batch
 
     @property
     def peak(self) -> int:
-        return self.parameters + self.gradients + self.optimizer + self.buffers + self.activations
+        return self.static + self.activations
 
 
 def predict_memory(program: Program, plan: Plan, graph: Graph, costs: Costs) -> tuple[RankMemory, ...]:
     """Memory of every rank."""
     cuts = plan.cut(graph)
+    by_kind: dict[str, StageMemory] = {}
+    batch = batch_bytes(plan.batch, program.batch_rows)
     result = []
     for rank, device in enumerate(plan.devices):
         kind = plan.cluster.devices[device].kind.name
-        held = {p.name: p for index in program.stages_of_rank(rank) for p in cuts[index].parameters}.values()
-        trained = sum(p.num_bytes for p in held if p.trainable)
+        if kind not in by_kind:
+            by_kind[kind] = StageMemory(graph, costs, kind)
+        held = {p.name: p for index in program.stages_of_rank(rank) for p in cuts[index].parameters}
+        trained = sum(p.num_bytes for p in held.values() if p.trainable)
+        optimizer = costs.optimizer[kind]
+        walk = _Walk(program, rank, cuts, by_kind[kind], held, optimizer.step_bytes_per_byte)
         result.append(
             RankMemory(
-                parameters=sum(p.num_bytes for p in held if not p.is_buffer),
+                parameters=sum(p.num_bytes for p in held.values() if not p.is_buffer),
                 gradients=trained,
-                optimizer=int(trained * costs.optimizer[kind].state_bytes_per_byte),
-                buffers=sum(p.num_bytes for p in held if p.is_buffer),
-                activations=_most_activations(program, rank, kind, costs),
+                optimizer=int(trained * optimizer.state_bytes_per_byte),
+                buffers=sum(p.num_bytes for p in held.values() if p.is_buffer),
+                activations=walk.most(),
+                batch=batch,
             )
         )
     return tuple(result)
 
 
-def _most_activations(program: Program, rank: int, kind: str, costs: Costs) -> int:
-    now = most = 0
-    held: dict[tuple[int, int, str], int] = {}
-
-    def hold(stage: int, micro_batch: int, what: str, num_bytes: int) -> None:
-        nonlocal now, most
-        key = (stage, micro_batch, what)
-        held[key] = held.get(key, 0) + num_bytes
-        now += num_bytes
-        most = max(most, now)
-
-    for ins in program.ranks[rank]:
-        key = (ins.stage, ins.micro_batch)
-        if ins.op is Op.RECV:
-            hold(*key, "gradients" if ins.gradient else "inputs", _message_bytes(program, ins.name, ins.rows))
-        elif ins.op is Op.SEND:
-            hold(
-                *key,
-                "sent gradients" if ins.gradient else "sent",
-                _message_bytes(program, ins.name, ins.rows),
-            )
-        elif ins.op is Op.F:
-            stage = program.stages[ins.stage]
-            hold(*key, "saved", costs.saved_bytes(kind, stage.start, stage.end, ins.rows))
-        elif ins.op in (Op.B, Op.W):
-            for what in ("saved", "inputs", "gradients"):
-                now -= held.pop((*key, what), 0)
-        elif ins.op is Op.FREE:
-            now -= held.pop((*key, "sent gradients" if ins.gradient else "sent"), 0)
-    return most
+def batch_bytes(description: Any, rows: int) -> int:
+    """A batch of `rows` rows, from a plan's description of an example; every rank has it whole."""
+    tensors = list(_described_tensors(description))
+    example_rows = next((shape[0] for shape, _ in tensors if shape), 1)
+    total = 0
+    for shape, dtype in tensors:
+        count = ITEM_BYTES[dtype]
+        for size in shape:
+            count *= size
+        total += count * rows // example_rows if shape[:1] == [example_rows] else count
+    return total
 
 
-def _message_bytes(program: Program, name: str, rows: int) -> int:
-    return program.edge_by_name[name].value.num_bytes(rows)
+def _described_tensors(description: Any) -> list[tuple[list[int], str]]:
+    if not isinstance(description, dict):
+        return []
+    if "tensor" in description:
+        return [(description["tensor"], description["dtype"])]
+    parts = description.get("dict", {}).values() if "dict" in description else []
+    parts = [*parts, *description.get("tuple", []), *description.get("list", [])]
+    return [found for part in parts for found in _described_tensors(part)]
+
+
+class _Walk:
+    """One rank's instructions with a count of what it holds, by stage, micro-batch and purpose."""
+
+    def __init__(
+        self,
+        program: Program,
+        rank: int,
+        cuts: tuple[StageCut, ...],
+        stages: StageMemory,
+        held: Mapping[str, Parameter],
+        step_bytes_per_byte: float,
+    ) -> None:
+        self._program, self._rank, self._cuts, self._stages, self._parameters = program, rank, cuts, stages, held
+        self._step_bytes_per_byte = step_bytes_per_byte
+        self._of: dict[tuple[int, int], MicroBatchMemory] = {}
+        self._held: dict[tuple[int, int, str], int] = {}
+        self._posted: dict[tuple[int, int, bool, str], list[Instruction]] = {}
+        self._now = self._most = 0
+        own = [ins for ins in program.ranks[rank] if ins.op in (Op.SEND, Op.RECV)]
+        self._sent = {(ins.stage, ins.micro_batch, ins.name) for ins in own if ins.op is Op.SEND and ins.gradient}
+        self._local = set(program.stages_of_rank(rank))
+
+    def most(self) -> int:
+        actions = {
+            Op.RECV: self._receive,
+            Op.F: self._forward,
+            Op.SEND: self._send,
+            Op.B: self._backward,
+            Op.I: self._input_half,
+            Op.W: self._weight_half,
+            Op.FREE: self._free,
+            Op.CLIP: self._clip,
+            Op.STEP: self._step,
+        }
+        for ins in self._program.ranks[self._rank]:
+            if (action := actions.get(ins.op)) is not None:
+                action(ins)
+        return self._most
+
+    def _receive(self, ins: Instruction) -> None:
+        self._posted.setdefault((ins.stage, ins.micro_batch, ins.gradient, ins.name), []).append(ins)
+        self._hold(ins, "gradients" if ins.gradient else "inputs", self._message_bytes(ins))
+
+    def _forward(self, ins: Instruction) -> None:
+        self._join(ins, gradient=False)
+        micro = self._micro_batch(ins)
+        self._reach(micro.forward)
+        table = self._program.stages[ins.stage]
+        self._hold(ins, "kept", micro.kept)
+        if table.recompute:
+            self._hold(ins, "sent", micro.sent)
+
+    def _send(self, ins: Instruction) -> None:
+        """A part of the rows is a copy where they do not lie together; the whole is the tensor itself."""
+        value = self._program.edge_by_name[ins.name].value
+        table = self._program.stages[ins.stage]
+        own = table.rows[ins.micro_batch][table.ranks.index(self._rank)]
+        outermost = value.order[0] if value.order else 0
+        if value.batch_dim not in (None, outermost) and (ins.first_row, ins.last_row) != own:
+            self._hold(ins, "sent gradients" if ins.gradient else "sent", self._message_bytes(ins))
+
+    def _backward(self, ins: Instruction) -> None:
+        self._join(ins, gradient=True)
+        micro = self._micro_batch(ins)
+        self._release(ins, "kept")
+        self._reach(micro.backward)
+        self._end(ins, micro)
+
+    def _input_half(self, ins: Instruction) -> None:
+        self._join(ins, gradient=True)
+        micro = self._micro_batch(ins)
+        self._reach(max(micro.backward - micro.kept, 0) + micro.weight_inputs)
+        self._hold(ins, "kept", micro.weight_inputs)
+        self._hold_input_gradients(ins)
+
+    def _weight_half(self, ins: Instruction) -> None:
+        self._reach(self._largest_gradient(ins.stage))
+        self._end(ins, None)
+
+    def _end(self, ins: Instruction, micro: MicroBatchMemory | None) -> None:
+        """The micro-batch leaves the stage; what the loss gave for its inputs is on its way out."""
+        for what in ("kept", "inputs", "gradients"):
+            self._release(ins, what)
+        if micro is not None:
+            self._hold_input_gradients(ins)
+
+    def _hold_input_gradients(self, ins: Instruction) -> None:
+        """Until they have been sent, or the stage of this rank that made the value has gone back."""
+        rows = ins.rows
+        for value in self._cuts[ins.stage].receives:
+            if not value.requires_grad:
+                continue
+            if (ins.stage, ins.micro_batch, value.name) in self._sent:
+                self._hold(ins, "sent gradients", value.num_bytes(rows))
+            else:
+                maker = self._program.edge_by_name[value.name].producer
+                if maker in self._local:
+                    self._hold(ins._replace(stage=maker), "gradients", value.num_bytes(rows))
+
+    def _free(self, ins: Instruction) -> None:
+        self._release(ins, "sent gradients" if ins.gradient else "sent")
+
+    def _clip(self, ins: Instruction) -> None:
+        del ins
+        own = [b for b in self._program.buckets if b.ranks[0] == self._rank]
+        wide = max((self._numbers(b.parameters) for b in own), default=0) * ITEM_BYTES["float64"]
+        self._reach(wide)
+
+    def _step(self, ins: Instruction) -> None:
+        largest = max(self._parameters[name].num_bytes for name in self._program.bucket_by_name[ins.name].parameters)
+        self._reach(int(largest * self._step_bytes_per_byte))
+
+    # Counting
+
+    def _join(self, ins: Instruction, *, gradient: bool) -> None:
+        """Rows that came in parts are put together in a tensor of their own."""
+        table = self._program.stages[ins.stage]
+        own = table.rows[ins.micro_batch][table.ranks.index(self._rank)]
+        what = "gradients" if gradient else "inputs"
+        for key in [key for key in self._posted if key[:3] == (ins.stage, ins.micro_batch, gradient)]:
+            parts = self._posted.pop(key)
+            if len(parts) == 1 and (parts[0].first_row, parts[0].last_row) == own:
+                continue
+            whole = self._program.edge_by_name[key[3]].value.num_bytes(own[1] - own[0])
+            self._reach(2 * whole)
+            self._hold(ins, what, whole - sum(self._message_bytes(part) for part in parts))
+
+    def _micro_batch(self, ins: Instruction) -> MicroBatchMemory:
+        key = (ins.stage, ins.rows)
+        if key not in self._of:
+            table = self._program.stages[ins.stage]
+            self._of[key] = self._stages.of(table.start, table.end, ins.rows, recompute=table.recompute)
+        return self._of[key]
+
+    def _largest_gradient(self, stage: int) -> int:
+        return max((p.num_bytes for p in self._cuts[stage].parameters if p.trainable), default=0)
+
+    def _numbers(self, names: tuple[str, ...]) -> int:
+        return sum(self._parameters[n].num_bytes // ITEM_BYTES[self._parameters[n].dtype] for n in names)
+
+    def _message_bytes(self, ins: Instruction) -> int:
+        return self._program.edge_by_name[ins.name].value.num_bytes(ins.rows)
+
+    def _hold(self, ins: Instruction, what: str, num_bytes: int) -> None:
+        key = (ins.stage, ins.micro_batch, what)
+        self._held[key] = self._held.get(key, 0) + num_bytes
+        self._now += num_bytes
+        self._reach(0)
+
+    def _release(self, ins: Instruction, what: str) -> None:
+        self._now -= self._held.pop((ins.stage, ins.micro_batch, what), 0)
+
+    def _reach(self, num_bytes: int) -> None:
+        """That much for a moment, on top of what is held."""
+        self._most = max(self._most, self._now + num_bytes)
 
 
 def check_memory(memory: tuple[RankMemory, ...], plan: Plan) -> None:

@@ -1,0 +1,160 @@
+"""What a stage needs for one micro-batch, for any range of atoms, from one profile of the whole model.
+
+While atom `a` of a stage `s..e-1` runs, alive are
+
+    saved(s) + … + saved(a-1) + forward(a)  (or backward(a) on the way back)
+
+of the whole model's profile, but for what of it is another stage's or is counted as a message, and is taken off:
+
+| in the profile                                      | in the stage                                               |
+| --------------------------------------------------- | ---------------------------------------------------------- |
+| a value made before `s`                             | received, held from before the forward until the backward  |
+| the gradient of a value used at or after `e`        | arrives, held for the whole backward                       |
+| a value sent, let go once nobody saves it           | held until the backward ends                               |
+| the part of a tied weight's gradient from elsewhere | elsewhere                                                  |
+
+Each is a number of bytes on a range of atoms. A question costs time in the length of the stage and the number of
+values, in numpy.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plait.cost import ALWAYS_HELD, NEVER_SAVED, Costs
+from plait.graph import Graph, Value
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MicroBatchMemory:
+    """Bytes of one micro-batch on one stage.
+
+    `kept` lies between its forward and its backward (saved tensors and values sent), without what was `received`.
+    `forward` and `backward` are the most while they run, `kept` in them but `received` and the gradients that
+    arrive (`arriving`) not. `input_gradients` are left when the backward has ended. `weight_inputs` are kept from the
+    input half of a split backward for its weight half.
+    """
+
+    kept: int
+    received: int
+    arriving: int
+    forward: int
+    backward: int
+    input_gradients: int
+    sent: int
+    weight_inputs: int
+
+
+class StageMemory:
+    """Answers for one graph on one kind of device."""
+
+    def __init__(self, graph: Graph, costs: Costs, kind: str) -> None:
+        atoms, profile = costs.atoms[kind], costs.memory.get(kind)
+        none = [0.0] * len(atoms)
+
+        def lines(source: Any, name: str) -> Array:
+            return np.array([[getattr(a, f"{name}_fixed"), getattr(a, f"{name}_per_row")] for a in source]).T
+
+        self._saved = lines(atoms, "saved")
+        if profile is None:  # of an imported profile no more than the saved bytes is known
+            self._forward = self._backward = self._saved
+            self._weight_inputs = np.array([none, none])
+        else:
+            self._forward = lines(profile.atoms, "forward")
+            self._backward = lines(profile.atoms, "backward")
+            self._weight_inputs = lines(profile.atoms, "weight_inputs")
+        savers = {} if profile is None else profile.savers
+        self._values = [(value, savers.get(value.name, NEVER_SAVED)) for value in graph.values]
+        self._tied = [p for p in graph.parameters if p.trainable and len(p.atoms) > 1]
+        self._producer = np.array([v.producer for v in graph.values], dtype=np.int64)
+        self._last = np.array([v.consumers[-1] for v in graph.values], dtype=np.int64)
+        self._by_rows: dict[int, tuple[Array, Array, Array]] = {}
+
+    def of(self, start: int, end: int, rows: int, *, recompute: bool = False) -> MicroBatchMemory:
+        """Memory of a micro-batch of `rows` rows on atoms `start..end-1`."""
+        before, forward, backward = self._at(rows)
+        saved = before[start : end + 1] - before[start]
+        going, coming = saved[:-1] + forward[start:end], saved[:-1] + backward[start:end]
+        kept = float(saved[-1])
+        received = arriving = sent = returned = 0
+        for value, saver in self._crossing(start):
+            size = value.num_bytes(rows)
+            if saver >= start:
+                until = value.consumers[-1] + 1 if saver == NEVER_SAVED else end
+                going[: max(until - start, 0)] -= size
+            if start <= saver < end:
+                coming[saver - start :] -= size
+                kept -= size
+            if any(start <= consumer < end for consumer in value.consumers):
+                received += size
+                returned += size if value.requires_grad else 0
+        for value, saver in self._crossing(end):
+            size = value.num_bytes(rows)
+            if value.producer >= start:
+                sent += size
+                if saver >= end:
+                    kept += size
+                if saver != ALWAYS_HELD:
+                    coming[: max(min(saver, end) - start, 0)] += size
+            if value.requires_grad:
+                coming[self._gradient_since(value, start, end) :] -= size
+                arriving += size if value.producer >= start else 0
+        self._leave_out_tied(coming, start, end)
+        most = float(going.max(initial=0.0))
+        recomputed = max(most, float(coming.max(initial=0.0)))
+        fixed, per_row = self._weight_inputs[:, start:end].sum(axis=1)
+        return MicroBatchMemory(
+            kept=0 if recompute else int(kept),
+            received=received,
+            arriving=arriving,
+            forward=int(most),
+            backward=int(recomputed if recompute else coming.max(initial=0.0)),
+            input_gradients=returned,
+            sent=sent,
+            weight_inputs=int(fixed + per_row * rows),
+        )
+
+    def peak(self, start: int, end: int, rows: int, in_flight: int, *, recompute: bool = False) -> int:
+        """The most that `in_flight` micro-batches need at once, the last of them in its forward or backward.
+
+        With the receives posted for one more and the gradients of the one before on their way out, as in 1f1b.
+        """
+        one = self.of(start, end, rows, recompute=recompute)
+        waiting = (in_flight - 1) * (one.kept + one.received)
+        return waiting + 2 * one.received + max(one.forward, one.backward + one.arriving + one.input_gradients)
+
+    def _at(self, rows: int) -> tuple[Array, Array, Array]:
+        """What the atoms before each have saved, and the most while each runs, forward and backward."""
+        if rows not in self._by_rows:
+            saved, forward, backward = (
+                line[0] + line[1] * rows for line in (self._saved, self._forward, self._backward)
+            )
+            self._by_rows[rows] = np.concatenate([[0.0], np.cumsum(saved)]), forward, backward
+        return self._by_rows[rows]
+
+    def _crossing(self, position: int) -> list[tuple[Value, int]]:
+        """Values alive across the cut before `position`, each with the atom that saves it first."""
+        alive = np.flatnonzero((self._producer < position) & (self._last >= position))
+        return [self._values[index] for index in alive]
+
+    @staticmethod
+    def _gradient_since(value: Value, start: int, end: int) -> int:
+        """From which atom of the stage on the profile has a gradient of `value` that comes from later stages."""
+        users = [consumer for consumer in value.consumers if consumer < end]
+        if not users:
+            return max(value.producer - start, 0)
+        own = value.producer >= start  # then what arrives and what is made here are two tensors at the last user
+        return max(users[-1] - start + own, 0)
+
+    def _leave_out_tied(self, coming: Array, start: int, end: int) -> None:
+        """A weight's gradient waits from its last use to its first; only the uses in this stage are its own."""
+        for parameter in self._tied:
+            first, last = parameter.atoms[0], parameter.atoms[-1]
+            own = [atom for atom in parameter.atoms if start <= atom < end]
+            coming[max(first - start, 0) : max(min(last, end) - start, 0)] -= parameter.num_bytes
+            if own:
+                coming[own[0] - start : own[-1] - start] += parameter.num_bytes
