@@ -1,7 +1,7 @@
 """The memory of tensors, from when each is made until it is let go, while a program runs.
 
 Every operation is seen, those of a backward and of an optimiser too. Not seen is memory that a kernel takes and gives
-back within one operation.
+back within one operation, but for what is known of it (`_within`).
 """
 
 import weakref
@@ -39,8 +39,8 @@ class LiveMemory(TorchDispatchMode):
         found = self._numbers.get(tensor.untyped_storage()._cdata)
         return None if found is None else found[0]
 
-    def note(self) -> None:
-        self.most[self.at] = max(self.most.get(self.at, 0), self.now)
+    def note(self, for_a_moment: int = 0) -> None:
+        self.most[self.at] = max(self.most.get(self.at, 0), self.now + for_a_moment)
 
     @contextmanager
     def backward_of(self, starts: Sequence[int], places: Sequence[int | None]) -> Iterator[None]:
@@ -59,7 +59,7 @@ class LiveMemory(TorchDispatchMode):
             self._meet(tensor.untyped_storage())
         if self._backward is not None:
             self._find_place(*self._backward)
-        self.note()
+        self.note(_within(func, result))
         return result
 
     def _meet(self, storage: torch.UntypedStorage) -> None:
@@ -82,3 +82,11 @@ class LiveMemory(TorchDispatchMode):
         number = node._sequence_nr()
         if starts and starts[0] <= number < 1 << 63:  # not where a gradient is added to a parameter's
             self.at = ("backward", places[bisect_right(starts, number) - 1])
+
+
+def _within(func: Any, result: Any) -> int:
+    """Bytes an operation takes besides its results: oneDNN hands a convolution's weight gradient over as a copy."""
+    if func is not torch.ops.aten.convolution_backward.default or not torch.backends.mkldnn.is_available():
+        return 0
+    weight = result[1]
+    return weight.nbytes if weight is not None and weight.device.type == "cpu" else 0

@@ -26,15 +26,22 @@ class AtomMemory:
 class MemoryProfile:
     """Per atom its memory; per value the first atom that saves the memory it lies in.
 
-    That is `ALWAYS_HELD` for memory of parameters and of the batch, and `NEVER_SAVED` where no atom does.
+    That is `ALWAYS_HELD` for memory of parameters and of the batch, and `NEVER_SAVED` where no atom does. `coupled`
+    are the atoms where replicas compute a BatchNorm together; none in a model without.
     """
 
     atoms: tuple[AtomMemory, ...]
     savers: Mapping[str, int] = field(default_factory=dict)
+    coupled: tuple[AtomMemory, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return {"atoms": [list(vars(atom).values()) for atom in self.atoms], "savers": dict(self.savers)}
+        return {
+            "atoms": [list(vars(atom).values()) for atom in self.atoms],
+            "savers": dict(self.savers),
+            "coupled": [list(vars(atom).values()) for atom in self.coupled],
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "MemoryProfile":
-        return cls(tuple(AtomMemory(*row) for row in data["atoms"]), dict(data["savers"]))
+        atoms, coupled = (tuple(AtomMemory(*row) for row in data[name]) for name in ("atoms", "coupled"))
+        return cls(atoms, dict(data["savers"]), coupled)

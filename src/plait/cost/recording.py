@@ -18,27 +18,37 @@ from plait.cost.saved import tensors_in
 from plait.cost.stand_ins import runnable
 from plait.cost.walk import attribute
 from plait.graph import Model
+from plait.graph.aliases import is_training_batch_norm
 from plait.graph.devices import move_arguments
+from plait.graph.synced import batch_norm_over_replicas
 
 
 def memory_profile(
     model: Model, inputs: Mapping[int, Mapping[str, Tensor]], device: torch.device | str
 ) -> MemoryProfile:
     """The profile of `model` on `device`, fitted between the least and the most rows of `inputs`."""
-    low, high = min(inputs), max(inputs)
-    few, many = (_Recording(model, inputs[rows], rows, device).run() for rows in (low, high))
+    recorded = {rows: _Recording(model, tensors, rows, device).run() for rows, tensors in inputs.items()}
+    atoms, coupled = _fitted(recorded), ()
+    if any(mixer.remedy == "exchange" for mixer in model.graph.row_mixers):
+        over = {rows: _Recording(model, inputs[rows], rows, device, coupled=True).run() for rows in inputs}
+        coupled = _fitted(over)
+    return MemoryProfile(atoms, recorded[max(inputs)].savers, coupled)
+
+
+def _fitted(recorded: "Mapping[int, _Recorded]") -> tuple[AtomMemory, ...]:
+    low, high = min(recorded), max(recorded)
+    few, many = recorded[low], recorded[high]
 
     def line(x: float, y: float) -> tuple[float, float]:
         slope = (y - x) / (high - low) if high > low else y / high
         return y - slope * high, slope
 
-    atoms = [
+    return tuple(
         AtomMemory(*line(f, g), *line(b, c), *line(v, w))
         for f, g, b, c, v, w in zip(
             few.forward, many.forward, few.backward, many.backward, few.weight_inputs, many.weight_inputs, strict=True
         )
-    ]
-    return MemoryProfile(tuple(atoms), many.savers)
+    )
 
 
 @dataclass(frozen=True)
@@ -47,25 +57,22 @@ class _Recorded:
     backward: list[float]
     weight_inputs: list[float]
     savers: dict[str, int]
-    saved: list[float]
 
 
 class _Recording:
     """One run of the model's atoms in their order, what is free of them first, as a stage runs them."""
 
-    def __init__(self, model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.device | str) -> None:
+    def __init__(self, model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.device | str, *, coupled: bool = False) -> None:
+        self._coupled = coupled  # as a stage whose replicas compute their BatchNorms together
         self._model = model
         self._device = device
         self._graph = model.captured.module.graph
         self._order = [*(n for n in self._graph.nodes if n in model.free), *(n for a in model.atom_nodes for n in a)]
         self._last_use = {source: node for node in self._order for source in node.all_input_nodes}
         self._values = self._given_values(inputs, rows)
-        tensors = tensors_in(list(self._values.values()))
-        self._parameters = {id(tensor) for tensor in tensors if tensor.requires_grad}
-        for tensor in tensors:
-            if tensor.requires_grad:
-                tensor.grad = torch.zeros_like(tensor)  # as in a step: gradients are added to those of others
-        self._live = LiveMemory([*tensors, *(t.grad for t in tensors if t.grad is not None)])
+        self._weights = self._weights_by_use()
+        given = [*tensors_in(list(self._values.values())), *self._weights.values()]
+        self._live = LiveMemory([*given, *(t.grad for t in given if t.grad is not None)])
         (output,) = self._graph.find_nodes(op="output")
         (self._loss_node,) = output.all_input_nodes
         self._saved = [0.0] * len(model.graph.atoms)
@@ -75,20 +82,28 @@ class _Recording:
         self._atom: int | None = None
 
     def _given_values(self, inputs: Mapping[str, Tensor], rows: int) -> dict[fx.Node, Any]:
-        """The batch, and every parameter once."""
-        held: dict[str, Any] = {}
+        """The batch, parameters and buffers."""
         values: dict[fx.Node, Any] = {}
         for node in self._graph.nodes:
             if node.op == "placeholder":
                 values[node] = inputs.get(node.name, rows)
             elif node.op == "get_attr":
-                name = str(node.target)
-                if name not in held:
-                    held[name] = attribute(self._model, node, self._device)
-                    if isinstance(held[name], Tensor) and node in self._model.needs_gradient:
-                        held[name].requires_grad_()
-                values[node] = held[name]
+                values[node] = attribute(self._model, node, self._device)
         return values
+
+    def _weights_by_use(self) -> dict[tuple[str, int | None], Tensor]:
+        """A trained parameter once per atom that uses it, since these may lie in several stages.
+
+        Each has a gradient already, as in a step: those of this micro-batch are added to it.
+        """
+        weights: dict[tuple[str, int | None], Tensor] = {}
+        for node in self._order:
+            for source in node.all_input_nodes:
+                key = (str(source.target), self._model.atom_of.get(node))
+                if source.op == "get_attr" and source in self._model.needs_gradient and key not in weights:
+                    weights[key] = weight = self._values[source].detach().requires_grad_()
+                    weight.grad = torch.zeros_like(weight)
+        return weights
 
     def run(self) -> _Recorded:
         starts: list[int] = []
@@ -109,20 +124,29 @@ class _Recording:
             forward.append(self._live.most.get(("forward", atom), before) - before)
             backward.append(self._live.most.get(("backward", atom), before) - before)
             before += saved
-        return _Recorded(forward, backward, self._weight_inputs, self._savers(), self._saved)
+        return _Recorded(forward, backward, self._weight_inputs, self._savers())
 
     def _run_node(self, node: fx.Node) -> None:
         values, device = self._values, torch.device(self._device)
-        args = move_arguments(fx.map_arg(node.args, lambda n: values[n]), device)
-        kwargs = dict(move_arguments(fx.map_arg(node.kwargs, lambda n: values[n]), device))
+        uses_weight = False
+
+        def take(source: fx.Node) -> Any:
+            nonlocal uses_weight
+            weight = self._weights.get((str(source.target), self._atom)) if source.op == "get_attr" else None
+            uses_weight |= weight is not None
+            return values[source] if weight is None else weight
+
+        args = move_arguments(fx.map_arg(node.args, take), device)
+        kwargs = dict(move_arguments(fx.map_arg(node.kwargs, take), device))
         target, args = runnable(node.target, args, device)
+        if self._coupled and is_training_batch_norm(node):
+            target, args = batch_norm_over_replicas, (_Alone(), *args[:5], *args[6:8])
         values[node] = result = target(*args, **kwargs)
-        made = tensors_in(result)
         if isinstance(result, Tensor):
             self._memory_of[node.name] = self._live.number(result)
-        if self._atom is not None and any(id(values[n]) in self._parameters for n in node.all_input_nodes):
-            self._weight_inputs[self._atom] += sum(t.nbytes for t in made if t.requires_grad)
-        del args, kwargs, result, made
+        if self._atom is not None and uses_weight:
+            self._weight_inputs[self._atom] += sum(t.nbytes for t in tensors_in(result) if t.requires_grad)
+        del args, kwargs, result
         for source in node.all_input_nodes:
             if source.op == "call_function" and self._last_use[source] is node and source is not self._loss_node:
                 del values[source]
@@ -140,3 +164,13 @@ class _Recording:
             for value in self._model.graph.values
             for number in [self._memory_of.get(value.name)]
         }
+
+
+class _Alone:
+    """A replica without others."""
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        return [torch.empty_like(tensor).copy_(tensor)]
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        return tensor.clone()

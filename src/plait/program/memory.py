@@ -232,7 +232,9 @@ class _Walk:
         key = (ins.stage, ins.rows)
         if key not in self._of:
             table = self._program.stages[ins.stage]
-            self._of[key] = self._stages.of(table.start, table.end, ins.rows, recompute=table.recompute)
+            self._of[key] = self._stages.of(
+                table.start, table.end, ins.rows, recompute=table.recompute, coupled=table.coupled
+            )
         return self._of[key]
 
     def _largest_gradient(self, stage: int) -> int:

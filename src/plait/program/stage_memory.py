@@ -11,7 +11,8 @@ of the whole model's profile, but for what of it is another stage's or is counte
 | a value made before `s`                             | received, held from before the forward until the backward  |
 | the gradient of a value used at or after `e`        | arrives, held for the whole backward                       |
 | a value sent, let go once nobody saves it           | held until the backward ends                               |
-| the part of a tied weight's gradient from elsewhere | elsewhere                                                  |
+
+The gradient of a weight with several uses in the stage is added: the profile has each use's by itself.
 
 Each is a number of bytes on a range of atoms. A question costs time in the length of the stage and the number of
 values, in numpy.
@@ -54,29 +55,31 @@ class StageMemory:
 
     def __init__(self, graph: Graph, costs: Costs, kind: str) -> None:
         atoms, profile = costs.atoms[kind], costs.memory.get(kind)
-        none = [0.0] * len(atoms)
 
         def lines(source: Any, name: str) -> Array:
             return np.array([[getattr(a, f"{name}_fixed"), getattr(a, f"{name}_per_row")] for a in source]).T
 
         self._saved = lines(atoms, "saved")
-        if profile is None:  # of an imported profile no more than the saved bytes is known
-            self._forward = self._backward = self._saved
-            self._weight_inputs = np.array([none, none])
+        self._profiles: dict[bool, tuple[Array, Array]] = {}
+        if profile is None:  # of another tool's profile no more than the saved bytes is known
+            self._profiles[False] = self._profiles[True] = self._saved, self._saved
+            self._weight_inputs = np.zeros((2, len(atoms)))
         else:
-            self._forward = lines(profile.atoms, "forward")
-            self._backward = lines(profile.atoms, "backward")
+            for coupled, found in ((False, profile.atoms), (True, profile.coupled or profile.atoms)):
+                self._profiles[coupled] = lines(found, "forward"), lines(found, "backward")
             self._weight_inputs = lines(profile.atoms, "weight_inputs")
         savers = {} if profile is None else profile.savers
         self._values = [(value, savers.get(value.name, NEVER_SAVED)) for value in graph.values]
         self._tied = [p for p in graph.parameters if p.trainable and len(p.atoms) > 1]
         self._producer = np.array([v.producer for v in graph.values], dtype=np.int64)
         self._last = np.array([v.consumers[-1] for v in graph.values], dtype=np.int64)
-        self._by_rows: dict[int, tuple[Array, Array, Array]] = {}
+        self._by_rows: dict[tuple[int, bool], tuple[Array, Array, Array]] = {}
 
-    def of(self, start: int, end: int, rows: int, *, recompute: bool = False) -> MicroBatchMemory:
+    def of(
+        self, start: int, end: int, rows: int, *, recompute: bool = False, coupled: bool = False
+    ) -> MicroBatchMemory:
         """Memory of a micro-batch of `rows` rows on atoms `start..end-1`."""
-        before, forward, backward = self._at(rows)
+        before, forward, backward = self._at(rows, coupled)
         saved = before[start : end + 1] - before[start]
         going, coming = saved[:-1] + forward[start:end], saved[:-1] + backward[start:end]
         kept = float(saved[-1])
@@ -103,7 +106,7 @@ class StageMemory:
             if value.requires_grad:
                 coming[self._gradient_since(value, start, end) :] -= size
                 arriving += size if value.producer >= start else 0
-        self._leave_out_tied(coming, start, end)
+        self._add_tied(coming, saved, start, end)
         most = float(going.max(initial=0.0))
         recomputed = max(most, float(coming.max(initial=0.0)))
         fixed, per_row = self._weight_inputs[:, start:end].sum(axis=1)
@@ -127,14 +130,13 @@ class StageMemory:
         waiting = (in_flight - 1) * (one.kept + one.received)
         return waiting + 2 * one.received + max(one.forward, one.backward + one.arriving + one.input_gradients)
 
-    def _at(self, rows: int) -> tuple[Array, Array, Array]:
+    def _at(self, rows: int, coupled: bool) -> tuple[Array, Array, Array]:
         """What the atoms before each have saved, and the most while each runs, forward and backward."""
-        if rows not in self._by_rows:
-            saved, forward, backward = (
-                line[0] + line[1] * rows for line in (self._saved, self._forward, self._backward)
-            )
-            self._by_rows[rows] = np.concatenate([[0.0], np.cumsum(saved)]), forward, backward
-        return self._by_rows[rows]
+        if (rows, coupled) not in self._by_rows:
+            lines = (self._saved, *self._profiles[coupled])
+            saved, forward, backward = (line[0] + line[1] * rows for line in lines)
+            self._by_rows[rows, coupled] = np.concatenate([[0.0], np.cumsum(saved)]), forward, backward
+        return self._by_rows[rows, coupled]
 
     def _crossing(self, position: int) -> list[tuple[Value, int]]:
         """Values alive across the cut before `position`, each with the atom that saves it first."""
@@ -150,11 +152,11 @@ class StageMemory:
         own = value.producer >= start  # then what arrives and what is made here are two tensors at the last user
         return max(users[-1] - start + own, 0)
 
-    def _leave_out_tied(self, coming: Array, start: int, end: int) -> None:
-        """A weight's gradient waits from its last use to its first; only the uses in this stage are its own."""
+    def _add_tied(self, coming: Array, saved: Array, start: int, end: int) -> None:
+        """The gradient of a weight used several times here waits for the first use, where another is made and summed."""
         for parameter in self._tied:
-            first, last = parameter.atoms[0], parameter.atoms[-1]
-            own = [atom for atom in parameter.atoms if start <= atom < end]
-            coming[max(first - start, 0) : max(min(last, end) - start, 0)] -= parameter.num_bytes
-            if own:
-                coming[own[0] - start : own[-1] - start] += parameter.num_bytes
+            own = [atom - start for atom in parameter.atoms if start <= atom < end]
+            if len(own) > 1:
+                coming[own[0] : own[-1]] += parameter.num_bytes
+                for atom in own[:-1]:
+                    coming[atom] = max(coming[atom], saved[atom] + 3 * parameter.num_bytes)
