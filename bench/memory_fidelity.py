@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,13 +35,26 @@ RANK = Path(__file__).with_name("_memory_rank.py")
 
 @dataclass(frozen=True)
 class Layout:
+    """`replicas` per position; every position holds `chunks` stages."""
+
     replicas: tuple[int, ...]
     micro_batches: int
     schedule: str
+    recompute: bool = False
+    chunks: int = 1
 
     @property
     def name(self) -> str:
-        return f"{'+'.join(map(str, self.replicas))} m{self.micro_batches} {self.schedule}"
+        recompute = " recompute" if self.recompute else ""
+        return f"{'+'.join(map(str, self.replicas))} m{self.micro_batches} {self.schedule}{recompute}"
+
+    @property
+    def devices(self) -> list[list[int]]:
+        groups, first = [], 0
+        for count in self.replicas:
+            groups.append(list(range(first, first + count)))
+            first += count
+        return groups * self.chunks
 
 
 LAYOUTS = (
@@ -51,6 +64,9 @@ LAYOUTS = (
     Layout((1, 1), 4, "gpipe"),
     Layout((2, 2), 4, "1f1b"),
     Layout((2,), 2, "1f1b"),
+    Layout((1, 1), 4, "gpipe", recompute=True),
+    Layout((1, 1), 8, "zb-h1"),
+    Layout((1, 1), 4, "interleaved", chunks=2),
 )
 JOBS = (  # name, batch size, optimiser
     ("gpt2-tiny", 32, "job"),
@@ -101,12 +117,9 @@ def subject(name: str, batch_size: int, optimizer: str) -> Subject:
 
 def plan_of(model: Subject, layout: Layout) -> Plan:
     graph, cluster = model.captured.model.graph, load_cluster(f"local:{sum(layout.replicas)}")
-    devices, first = [], 0
-    for count in layout.replicas:
-        devices.append(list(range(first, first + count)))
-        first += count
     rows = model.captured.batch_size // layout.micro_batches
-    boundaries = balanced_boundaries(graph, model.costs, cluster, devices, rows)
+    boundaries = balanced_boundaries(graph, model.costs, cluster, layout.devices, rows)
+    stages = even_stages(boundaries, len(graph.atoms), layout.devices)
     return Plan(
         model=graph.name,
         fingerprint=graph.fingerprint,
@@ -114,7 +127,7 @@ def plan_of(model: Subject, layout: Layout) -> Plan:
         batch_size=model.captured.batch_size,
         micro_batches=layout.micro_batches,
         schedule=layout.schedule,
-        stages=even_stages(boundaries, len(graph.atoms), devices),
+        stages=tuple(replace(stage, recompute=layout.recompute) for stage in stages),
         batch=describe(model.captured.example),
     )
 

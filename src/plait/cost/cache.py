@@ -11,7 +11,7 @@ import torch
 
 from plait.cost.costs import Costs
 
-_VERSION = 3
+_VERSION = 4
 
 
 def cache_directory() -> Path:

@@ -11,7 +11,7 @@ ALWAYS_HELD, NEVER_SAVED = -1, 1 << 30
 class AtomMemory:
     """Bytes beyond what the atoms before this one saved for a micro-batch, at most, as affine functions of the rows.
 
-    `weight_inputs` are the gradients that a backward in two halves keeps from the first for the second.
+    `weight_inputs` is what a backward in two halves keeps from the first for the second.
     """
 
     forward_fixed: float

@@ -16,9 +16,10 @@ from plait.cost.live import LiveMemory
 from plait.cost.memory import ALWAYS_HELD, NEVER_SAVED, AtomMemory, MemoryProfile
 from plait.cost.saved import tensors_in
 from plait.cost.stand_ins import runnable
-from plait.cost.walk import attribute
+from plait.cost.walk import attribute, comes_in_time
 from plait.graph import Model
 from plait.graph.aliases import is_training_batch_norm
+from plait.graph.deferred import deferrable
 from plait.graph.devices import move_arguments
 from plait.graph.synced import batch_norm_over_replicas
 
@@ -78,6 +79,7 @@ class _Recording:
         self._saved = [0.0] * len(model.graph.atoms)
         self._weight_inputs = [0.0] * len(model.graph.atoms)
         self._saver: dict[int, int] = {}
+        self._awaited: set[int] = set()
         self._memory_of: dict[str, int | None] = {}
         self._atom: int | None = None
 
@@ -128,12 +130,9 @@ class _Recording:
 
     def _run_node(self, node: fx.Node) -> None:
         values, device = self._values, torch.device(self._device)
-        uses_weight = False
 
         def take(source: fx.Node) -> Any:
-            nonlocal uses_weight
             weight = self._weights.get((str(source.target), self._atom)) if source.op == "get_attr" else None
-            uses_weight |= weight is not None
             return values[source] if weight is None else weight
 
         args = move_arguments(fx.map_arg(node.args, take), device)
@@ -144,12 +143,21 @@ class _Recording:
         values[node] = result = target(*args, **kwargs)
         if isinstance(result, Tensor):
             self._memory_of[node.name] = self._live.number(result)
-        if self._atom is not None and uses_weight:
-            self._weight_inputs[self._atom] += sum(t.nbytes for t in tensors_in(result) if t.requires_grad)
+        if self._atom is not None and deferrable(node, lambda source: comes_in_time(self._model, source)):
+            self._put_off(self._atom, [values[source] for source in node.all_input_nodes], result)
         del args, kwargs, result
         for source in node.all_input_nodes:
             if source.op == "call_function" and self._last_use[source] is node and source is not self._loss_node:
                 del values[source]
+
+    def _put_off(self, atom: int, given: list[Any], result: Any) -> None:
+        """What a weight's gradient is made of is kept until then: the gradient of the result and what came in."""
+        self._weight_inputs[atom] += sum(tensor.nbytes for tensor in tensors_in(result))
+        for tensor in tensors_in(given):
+            number = self._live.number(tensor)
+            if number is not None and number not in self._awaited:
+                self._awaited.add(number)
+                self._weight_inputs[atom] += tensor.untyped_storage().nbytes()
 
     def _save(self, tensor: Tensor) -> Tensor:
         number = self._live.number(tensor)

@@ -85,7 +85,7 @@ def walk(model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.de
                 values.pop(source, None)
 
 
-def _comes_in_time(model: Model, source: fx.Node) -> bool:
+def comes_in_time(model: Model, source: fx.Node) -> bool:
     """Is this a parameter whose gradient may come after those of activations?"""
     name = parameter_name(model.captured, source)
     return any(p.name == name and p.trainable and not p.may_be_skipped for p in model.graph.parameters)
@@ -132,7 +132,7 @@ def _prepare(
     differentiable: bool,
 ) -> NodeRun:
     leaves: dict[fx.Node, Tensor] = {}
-    found = deferrable(node, lambda source: _comes_in_time(model, source)) if differentiable else None
+    found = deferrable(node, lambda source: comes_in_time(model, source)) if differentiable else None
     weights = found.weights if found is not None else ()
 
     def take(source: fx.Node) -> Any:

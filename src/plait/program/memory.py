@@ -119,9 +119,7 @@ class _Walk:
         self._held: dict[tuple[int, int, str], int] = {}
         self._posted: dict[tuple[int, int, bool, str], list[Instruction]] = {}
         self._now = self._most = 0
-        own = [ins for ins in program.ranks[rank] if ins.op in (Op.SEND, Op.RECV)]
-        self._sent = {(ins.stage, ins.micro_batch, ins.name) for ins in own if ins.op is Op.SEND and ins.gradient}
-        self._local = set(program.stages_of_rank(rank))
+        self._sources = {(sink, value.name): source for value, source, sink in program.hand_overs}
 
     def most(self) -> int:
         actions = {
@@ -164,41 +162,32 @@ class _Walk:
 
     def _backward(self, ins: Instruction) -> None:
         self._join(ins, gradient=True)
-        micro = self._micro_batch(ins)
         self._release(ins, "kept")
-        self._reach(micro.backward)
-        self._end(ins, micro)
+        self._reach(self._micro_batch(ins).backward)
+        self._end(ins)
 
     def _input_half(self, ins: Instruction) -> None:
         self._join(ins, gradient=True)
-        micro = self._micro_batch(ins)
-        self._reach(max(micro.backward - micro.kept, 0) + micro.weight_inputs)
-        self._hold(ins, "kept", micro.weight_inputs)
-        self._hold_input_gradients(ins)
+        self._release(ins, "kept")
+        self._reach(self._micro_batch(ins).input_half)
+        self._end(ins)
+        self._hold(ins, "kept", self._micro_batch(ins).weight_inputs)
 
     def _weight_half(self, ins: Instruction) -> None:
-        self._reach(self._largest_gradient(ins.stage))
-        self._end(ins, None)
+        """One parameter's gradient at a time."""
+        trained = [p.num_bytes for p in self._cuts[ins.stage].parameters if p.trainable]
+        self._reach(max(trained, default=0))
+        self._release(ins, "kept")
 
-    def _end(self, ins: Instruction, micro: MicroBatchMemory | None) -> None:
-        """The micro-batch leaves the stage; what the loss gave for its inputs is on its way out."""
-        for what in ("kept", "inputs", "gradients"):
-            self._release(ins, what)
-        if micro is not None:
-            self._hold_input_gradients(ins)
-
-    def _hold_input_gradients(self, ins: Instruction) -> None:
-        """Until they have been sent, or the stage of this rank that made the value has gone back."""
-        rows = ins.rows
+    def _end(self, ins: Instruction) -> None:
+        """What came for the micro-batch is let go; the gradients of its inputs go back to where these came from."""
+        self._release(ins, "inputs")
+        self._release(ins, "gradients")
         for value in self._cuts[ins.stage].receives:
-            if not value.requires_grad:
-                continue
-            if (ins.stage, ins.micro_batch, value.name) in self._sent:
-                self._hold(ins, "sent gradients", value.num_bytes(rows))
-            else:
-                maker = self._program.edge_by_name[value.name].producer
-                if maker in self._local:
-                    self._hold(ins._replace(stage=maker), "gradients", value.num_bytes(rows))
+            if value.requires_grad:
+                source = self._sources.get((ins.stage, value.name))
+                holder, what = (ins, "sent gradients") if source is None else (ins._replace(stage=source), "gradients")
+                self._hold(holder, what, value.num_bytes(ins.rows))
 
     def _free(self, ins: Instruction) -> None:
         self._release(ins, "sent gradients" if ins.gradient else "sent")
@@ -236,9 +225,6 @@ class _Walk:
                 table.start, table.end, ins.rows, recompute=table.recompute, coupled=table.coupled
             )
         return self._of[key]
-
-    def _largest_gradient(self, stage: int) -> int:
-        return max((p.num_bytes for p in self._cuts[stage].parameters if p.trainable), default=0)
 
     def _numbers(self, names: tuple[str, ...]) -> int:
         return sum(self._parameters[n].num_bytes // ITEM_BYTES[self._parameters[n].dtype] for n in names)

@@ -36,8 +36,8 @@ class MicroBatchMemory:
 
     `kept` lies between its forward and its backward (saved tensors and values sent), without what was `received`.
     `forward` and `backward` are the most while they run, `kept` in them but `received` and the gradients that
-    arrive (`arriving`) not. `input_gradients` are left when the backward has ended. `weight_inputs` are kept from the
-    input half of a split backward for its weight half.
+    arrive (`arriving`) not. `input_gradients` are left when the backward has ended. Of a backward in two halves,
+    `input_half` is the most while the first runs, and `weight_inputs` are kept from it for the second.
     """
 
     kept: int
@@ -47,6 +47,7 @@ class MicroBatchMemory:
     backward: int
     input_gradients: int
     sent: int
+    input_half: int
     weight_inputs: int
 
 
@@ -108,17 +109,18 @@ class StageMemory:
                 arriving += size if value.producer >= start else 0
         self._add_tied(coming, saved, start, end)
         most = float(going.max(initial=0.0))
-        recomputed = max(most, float(coming.max(initial=0.0)))
-        fixed, per_row = self._weight_inputs[:, start:end].sum(axis=1)
+        awaited = self._weight_inputs[0, start:end] + self._weight_inputs[1, start:end] * rows
+        later = awaited.sum() - np.cumsum(awaited)  # of the atoms behind each
         return MicroBatchMemory(
             kept=0 if recompute else int(kept),
             received=received,
             arriving=arriving,
             forward=int(most),
-            backward=int(recomputed if recompute else coming.max(initial=0.0)),
+            backward=int(max(coming.max(initial=0.0), most if recompute else 0.0)),
             input_gradients=returned,
             sent=sent,
-            weight_inputs=int(fixed + per_row * rows),
+            input_half=int(max((coming + later).max(initial=0.0), most if recompute else 0.0)),
+            weight_inputs=int(awaited.sum()),
         )
 
     def peak(self, start: int, end: int, rows: int, in_flight: int, *, recompute: bool = False) -> int:
