@@ -5,8 +5,8 @@ from plait.cost.costs import AtomCost, Costs, OptimizerCost, Phase
 from plait.cost.estimate import estimate_costs
 from plait.cost.imported import imported_costs
 from plait.cost.links import ring_all_reduce_seconds, transfer_seconds
-from plait.cost.memory import ALWAYS_HELD, NEVER_SAVED, AtomMemory, MemoryProfile
 from plait.cost.measure import measure_costs
+from plait.cost.memory import ALWAYS_HELD, NEVER_SAVED, AtomMemory, MemoryProfile
 from plait.cost.optimizer import OptimizerFactory, optimizer_cost
 from plait.cost.synchronisation import SYNCHRONISATIONS, check_synchronisation, sync_seconds
 

@@ -17,9 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from plait.cost.costs import AtomCost, Costs, OptimizerCost
 from plait.cost.outputs import Outputs
-from plait.cost.recording import memory_profile
-from plait.cost.saved import Saved, SavedBytes, record_saved, tensors_in
+from plait.cost.recording import record_memory
 from plait.cost.stand_ins import is_attention
+from plait.cost.tensors import tensors_in
 from plait.cost.walk import NodeRun, batch_inputs, walk
 from plait.errors import PlaitError
 from plait.graph import Model
@@ -50,39 +50,45 @@ class _NodeWork:
     backward: tuple[float, float]
     weight: tuple[float, float]  # of the backward, what can be put off
     outputs: Outputs
-    saved: Saved
 
 
 class _Work:
-    """Operations and bytes of one atom, forward and backward, and what it saves."""
+    """Operations and bytes of one atom, forward and backward."""
 
     def __init__(self) -> None:
         self.forward: list[tuple[float, float]] = []
         self.backward: list[tuple[float, float]] = []
         self.weight: list[tuple[float, float]] = []
-        self.saved = 0.0
 
 
-def analytic_costs(model: Model, batch: Any, *, kinds: list[Rates], state_bytes_per_byte: float) -> Costs:
+def analytic_costs(
+    model: Model, batch: Any, *, kinds: list[Rates], state_bytes_per_byte: float, step_bytes_per_byte: float = 0.0
+) -> Costs:
     """Costs of `model` on every one of `kinds`, computed."""
     # How many entries a mask keeps is only known while running: all of them, at most.
     with torch.fx.experimental._config.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
         inputs = {rows: _inputs(model, batch, rows) for rows in _ROWS}
-        low, high = (_work(model, inputs[rows], rows) for rows in _ROWS)
-        memory = memory_profile(model, inputs, "meta")
-    atoms = {kind.name: tuple(_cost(kind, a, b) for a, b in zip(low, high, strict=True)) for kind in kinds}
-    optimizer = {kind.name: computed_optimizer(kind, state_bytes_per_byte) for kind in kinds}
+        works = [_work(model, inputs[rows], rows) for rows in _ROWS]
+        memory = record_memory(model, inputs, "meta")
+    samples = list(zip(*works, *(memory.saved[rows] for rows in _ROWS), strict=True))
+    atoms = {kind.name: tuple(_cost(kind, *sample) for sample in samples) for kind in kinds}
+    optimizer = {kind.name: computed_optimizer(kind, state_bytes_per_byte, step_bytes_per_byte) for kind in kinds}
     source = {kind.name: f"computed at {kind.efficiency:.0%} of peak" for kind in kinds}
-    return Costs(model.graph.fingerprint, atoms, optimizer, source, {kind.name: memory for kind in kinds})
+    return Costs(model.graph.fingerprint, atoms, optimizer, source, {kind.name: memory.profile for kind in kinds})
 
 
-def computed_optimizer(kind: Rates, state_bytes_per_byte: float) -> OptimizerCost:
+def computed_optimizer(kind: Rates, state_bytes_per_byte: float, step_bytes_per_byte: float = 0.0) -> OptimizerCost:
     """A step reads parameter, gradient and state and writes parameter and state."""
     traffic = 3 + 2 * state_bytes_per_byte
-    return OptimizerCost(state_bytes_per_byte, traffic / (kind.memory_bandwidth * kind.efficiency), 0.0)
+    return OptimizerCost(
+        state_bytes_per_byte=state_bytes_per_byte,
+        seconds_per_byte=traffic / (kind.memory_bandwidth * kind.efficiency),
+        seconds_fixed=0.0,
+        step_bytes_per_byte=step_bytes_per_byte,
+    )
 
 
-def _cost(kind: Rates, low: _Work, high: _Work) -> AtomCost:
+def _cost(kind: Rates, low: _Work, high: _Work, *saved: float) -> AtomCost:
     def seconds(parts: list[tuple[float, float]]) -> float:
         flops, bandwidth = kind.flops_per_second * kind.efficiency, kind.memory_bandwidth * kind.efficiency
         return sum(max(operations / flops, moved / bandwidth) for operations, moved in parts)
@@ -95,7 +101,7 @@ def _cost(kind: Rates, low: _Work, high: _Work) -> AtomCost:
     return AtomCost(
         *line(seconds(low.forward), seconds(high.forward)),
         *line(seconds(low.backward), seconds(high.backward)),
-        *line(low.saved, high.saved),
+        *line(*saved),
         *line(seconds(low.weight), seconds(high.weight)),
     )
 
@@ -108,12 +114,9 @@ def _work(model: Model, inputs: Mapping[str, Tensor], rows: int) -> list[_Work]:
     atom_of = {name: index for index, atom in enumerate(model.graph.atoms) for name in atom.nodes}
     work = [_Work() for _ in model.graph.atoms]
     known: dict[Hashable, _NodeWork] = {}
-    saved = SavedBytes(inputs.values())
     for run in walk(model, inputs, rows, "meta"):
-        saved.ignore(run.parameters)
-        outputs = _run(run, known)
+        _run(run, known)
         node = known[run.alike]
-        newly = saved.add(node.saved, run.given, outputs)
         index = atom_of.get(run.node.name)
         if index is None:
             continue
@@ -121,18 +124,18 @@ def _work(model: Model, inputs: Mapping[str, Tensor], rows: int) -> list[_Work]:
         if run.node in model.needs_gradient:
             work[index].backward.append(node.backward)
             work[index].weight.append(node.weight)
-        work[index].saved += newly
     return work
 
 
-def _run(run: NodeRun, known: dict[Hashable, _NodeWork]) -> Any:
-    """The outputs of a node; `known` then holds its work, found only for the first of those alike."""
+def _run(run: NodeRun, known: dict[Hashable, _NodeWork]) -> None:
+    """Runs a node; `known` then holds its work, found only for the first of those alike."""
     try:
         if run.alike not in known:
-            outputs, known[run.alike] = _count(run)
-            return outputs
-        made = known[run.alike].outputs
-        return run.keep(made.like(run.given)) if made.can_be_made else run.forward()
+            known[run.alike] = _count(run)
+        elif (made := known[run.alike].outputs).can_be_made:
+            run.keep(made.like(run.given))
+        else:
+            run.forward()
     except (NotImplementedError, RuntimeError) as error:
         raise PlaitError(
             f"the cost of {run.node.name} in {module_path(run.node) or 'the model'} cannot be computed without "
@@ -140,9 +143,9 @@ def _run(run: NodeRun, known: dict[Hashable, _NodeWork]) -> Any:
         ) from error
 
 
-def _count(run: NodeRun) -> tuple[Any, _NodeWork]:
+def _count(run: NodeRun) -> _NodeWork:
     with FlopCounterMode(display=False) as counter:
-        outputs, saved = record_saved(run.forward, run.given)
+        outputs = run.forward()
     forward = float(counter.get_total_flops())
     if is_attention(called(run.node)[0]):  # its stand-in computes nothing
         forward = _attention_flops(run.inputs)
@@ -152,12 +155,11 @@ def _count(run: NodeRun) -> tuple[Any, _NodeWork]:
             run.backward(outputs)
         backward = counter.get_total_flops()
     moved = 0.0 if _only_a_view(run.node) else _bytes(run.inputs) + _bytes(run.parameters) + _bytes(outputs)
-    return outputs, _NodeWork(
+    return _NodeWork(
         forward=(forward, moved),
         backward=(backward, 2 * moved),
         weight=_put_off(run, (backward, 2 * moved), moved),
         outputs=Outputs(outputs, run.given),
-        saved=saved,
     )
 
 

@@ -34,8 +34,16 @@ def estimate_costs(
     elsewhere = [kind for kind in kinds.values() if kind not in here]
     parts = []
     if elsewhere:
-        state = optimizer_cost(optimizer).state_bytes_per_byte
-        parts.append(analytic_costs(model, batch, kinds=list(elsewhere), state_bytes_per_byte=state))
+        step = optimizer_cost(optimizer)
+        parts.append(
+            analytic_costs(
+                model,
+                batch,
+                kinds=list(elsewhere),
+                state_bytes_per_byte=step.state_bytes_per_byte,
+                step_bytes_per_byte=step.step_bytes_per_byte,
+            )
+        )
     parts += [
         _measured(model, batch, kind, optimizer, largest_rows, use_cache, _neighbours(cluster, kind)) for kind in here
     ]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from plait.cost.saved import tensors_in
+from plait.cost.tensors import tensors_in
 
 
 class LiveMemory(TorchDispatchMode):
@@ -76,7 +76,7 @@ class LiveMemory(TorchDispatchMode):
         self.now += num_bytes
 
     def _find_place(self, starts: Sequence[int], places: Sequence[int | None]) -> None:
-        node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+        node = torch._C._current_autograd_node()
         if node is None:
             return
         number = node._sequence_nr()

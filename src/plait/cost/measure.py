@@ -5,7 +5,7 @@ scaled to what the whole graph takes in one piece, because a node alone pays for
 give fixed and per-row parts.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -15,8 +15,7 @@ from torch import Tensor
 
 from plait.cost.clock import now
 from plait.cost.costs import AtomCost, Costs, OptimizerCost
-from plait.cost.recording import memory_profile
-from plait.cost.saved import Saved, SavedBytes, record_saved
+from plait.cost.recording import record_memory
 from plait.cost.walk import NodeRun, batch_inputs, walk
 from plait.graph import Model
 from plait.graph.cut import cut
@@ -24,21 +23,17 @@ from plait.graph.stage import build_stage, place_stage
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _Times:
+    """Of a node, and of all that compute alike; or of an atom."""
+
     forward: float
     backward: float
     weight: float  # the part of the backward that can be put off
-    saved: float
 
 
 @dataclass(frozen=True)
-class _NodeTimes:
-    """Of one node, and of all that compute alike."""
-
-    forward: float
-    backward: float
-    weight: float
-    saved: Saved
+class _Sample(_Times):
+    saved: float
 
 
 def measure_costs(
@@ -56,10 +51,16 @@ def measure_costs(
     inputs = {size: batch_inputs(model, batch, size, device) for size in {low, high}}
     alone = {size: _atoms_alone(model, inputs[size], size, device, repeats) for size in inputs}
     whole = _in_one_piece(model, inputs, device, 2 * repeats)
-    samples = {size: _scaled(alone[size], *whole[size]) for size in inputs}
+    memory = record_memory(model, inputs, device)
+    samples = {size: _scaled(alone[size], *whole[size], memory.saved[size]) for size in inputs}
     atoms = [_fit(low, high, samples[low][i], samples[high][i]) for i in range(len(model.graph.atoms))]
-    memory = {kind: memory_profile(model, inputs, device)}
-    return Costs(model.graph.fingerprint, {kind: tuple(atoms)}, {kind: optimizer}, {kind: "measured"}, memory)
+    return Costs(
+        model.graph.fingerprint,
+        {kind: tuple(atoms)},
+        {kind: optimizer},
+        {kind: "measured"},
+        {kind: memory.profile},
+    )
 
 
 def _fit(low: int, high: int, a: _Sample, b: _Sample) -> AtomCost:
@@ -79,26 +80,21 @@ def _fit(low: int, high: int, a: _Sample, b: _Sample) -> AtomCost:
 
 def _atoms_alone(
     model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.device | str, repeats: int
-) -> list[_Sample]:
-    nodes: dict[str, _Sample] = {}
-    known: dict[Hashable, _NodeTimes] = {}
-    saved = SavedBytes(inputs.values())
+) -> list[_Times]:
+    nodes: dict[str, _Times] = {}
+    known: dict[Hashable, _Times] = {}
     for run in walk(model, inputs, rows, device):
-        saved.ignore(run.parameters)
         if run.alike in known:
-            outputs = run.forward()
+            run.forward()
         else:
-            outputs, known[run.alike] = _timed(run, repeats, device)
-        times = known[run.alike]
-        newly = saved.add(times.saved, run.given, outputs)
-        nodes[run.node.name] = _Sample(times.forward, times.backward, times.weight, newly)
+            known[run.alike] = _timed(run, repeats, device)
+        nodes[run.node.name] = known[run.alike]
     return [_total(nodes, atom.nodes) for atom in model.graph.atoms]
 
 
-def _timed(run: NodeRun, repeats: int, device: torch.device | str) -> tuple[Any, _NodeTimes]:
-    """(outputs, times); the first run, which is not timed, warms up."""
-    outputs, saved = record_saved(run.forward, run.given)
-    run.backward(outputs)
+def _timed(run: NodeRun, repeats: int, device: torch.device | str) -> _Times:
+    """The first run, which is not timed, warms up."""
+    run.there_and_back()
     forward = _seconds(run.forward, repeats, device)
     backward = max(_seconds(run.there_and_back, repeats, device) - forward, 0.0)
     if run.weight_backward is None:
@@ -107,17 +103,12 @@ def _timed(run: NodeRun, repeats: int, device: torch.device | str) -> tuple[Any,
         weight = backward
     else:
         weight = min(max(_seconds(run.there_and_to_weights, repeats, device) - forward, 0.0), backward)
-    return outputs, _NodeTimes(forward, backward, weight, saved)
+    return _Times(forward, backward, weight)
 
 
-def _total(nodes: Mapping[str, _Sample], names: tuple[str, ...]) -> _Sample:
+def _total(nodes: Mapping[str, _Times], names: tuple[str, ...]) -> _Times:
     parts = [nodes[name] for name in names]
-    return _Sample(
-        sum(p.forward for p in parts),
-        sum(p.backward for p in parts),
-        sum(p.weight for p in parts),
-        sum(p.saved for p in parts),
-    )
+    return _Times(sum(p.forward for p in parts), sum(p.backward for p in parts), sum(p.weight for p in parts))
 
 
 def _in_one_piece(
@@ -146,11 +137,16 @@ def _in_one_piece(
     return {rows: (median(f for f, _ in took[1:]), median(b for _, b in took[1:])) for rows, took in times.items()}
 
 
-def _scaled(atoms: list[_Sample], forward_seconds: float, backward_seconds: float) -> list[_Sample]:
-    """The atoms, so that their sums are what the whole graph takes."""
+def _scaled(
+    atoms: list[_Times], forward_seconds: float, backward_seconds: float, saved: Sequence[float]
+) -> list[_Sample]:
+    """The atoms, so that the sums of their times are what the whole graph takes."""
     forward = forward_seconds / max(sum(a.forward for a in atoms), 1e-12)
     backward = backward_seconds / max(sum(a.backward for a in atoms), 1e-12)
-    return [_Sample(a.forward * forward, a.backward * backward, a.weight * backward, a.saved) for a in atoms]
+    return [
+        _Sample(a.forward * forward, a.backward * backward, a.weight * backward, num_bytes)
+        for a, num_bytes in zip(atoms, saved, strict=True)
+    ]
 
 
 def _seconds(run: Callable[[], Any], repeats: int, device: torch.device | str) -> float:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from plait.cost.clock import now
 from plait.cost.costs import OptimizerCost
 from plait.cost.live import LiveMemory
-from plait.cost.saved import tensors_in
+from plait.cost.tensors import tensors_in
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -43,9 +43,7 @@ def _step_bytes(factory: OptimizerFactory, device: torch.device | str) -> int:
     return live.peak
 
 
-def _stepped(
-    factory: OptimizerFactory, count: int, numbers: int, device: torch.device | str
-) -> torch.optim.Optimizer:
+def _stepped(factory: OptimizerFactory, count: int, numbers: int, device: torch.device | str) -> torch.optim.Optimizer:
     """An optimiser after its first step, which makes its state."""
     parameters = [nn.Parameter(torch.zeros(numbers, device=device)) for _ in range(count)]
     for parameter in parameters:

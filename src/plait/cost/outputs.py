@@ -8,7 +8,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from plait.cost.saved import same_memory, tensors_in
+from plait.cost.tensors import same_memory, tensors_in
 
 
 @dataclass(frozen=True)

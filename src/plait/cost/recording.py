@@ -14,8 +14,8 @@ from torch import Tensor, fx
 
 from plait.cost.live import LiveMemory
 from plait.cost.memory import ALWAYS_HELD, NEVER_SAVED, AtomMemory, MemoryProfile
-from plait.cost.saved import tensors_in
 from plait.cost.stand_ins import runnable
+from plait.cost.tensors import tensors_in
 from plait.cost.walk import attribute, comes_in_time
 from plait.graph import Model
 from plait.graph.aliases import is_training_batch_norm
@@ -24,19 +24,43 @@ from plait.graph.devices import move_arguments
 from plait.graph.synced import batch_norm_over_replicas
 
 
-def memory_profile(
+@dataclass(frozen=True)
+class _Recorded:
+    """By atom, but for `savers`, which are by value."""
+
+    forward: list[float]
+    backward: list[float]
+    weight_inputs: list[float]
+    saved: tuple[float, ...]
+    savers: dict[str, int]
+
+
+@dataclass(frozen=True)
+class RecordedMemory:
+    """A profile, and per number of rows the bytes that each atom saves (memory that several save, the first)."""
+
+    profile: MemoryProfile
+    saved: Mapping[int, tuple[float, ...]]
+
+
+def record_memory(
     model: Model, inputs: Mapping[int, Mapping[str, Tensor]], device: torch.device | str
-) -> MemoryProfile:
-    """The profile of `model` on `device`, fitted between the least and the most rows of `inputs`."""
-    recorded = {rows: _Recording(model, tensors, rows, device).run() for rows, tensors in inputs.items()}
-    atoms, coupled = _fitted(recorded), ()
-    if any(mixer.remedy == "exchange" for mixer in model.graph.row_mixers):
-        over = {rows: _Recording(model, inputs[rows], rows, device, coupled=True).run() for rows in inputs}
-        coupled = _fitted(over)
-    return MemoryProfile(atoms, recorded[max(inputs)].savers, coupled)
+) -> RecordedMemory:
+    """The memory of `model` on `device`, fitted between the least and the most rows of `inputs`."""
+
+    def record(*, coupled: bool) -> dict[int, _Recorded]:
+        return {
+            rows: _Recording(model, tensors, rows, device, coupled=coupled).run() for rows, tensors in inputs.items()
+        }
+
+    alone = record(coupled=False)
+    exchanges = any(mixer.remedy == "exchange" for mixer in model.graph.row_mixers)
+    coupled = _fitted(record(coupled=True)) if exchanges else ()
+    profile = MemoryProfile(_fitted(alone), alone[max(inputs)].savers, coupled)
+    return RecordedMemory(profile, {rows: recorded.saved for rows, recorded in alone.items()})
 
 
-def _fitted(recorded: "Mapping[int, _Recorded]") -> tuple[AtomMemory, ...]:
+def _fitted(recorded: Mapping[int, _Recorded]) -> tuple[AtomMemory, ...]:
     low, high = min(recorded), max(recorded)
     few, many = recorded[low], recorded[high]
 
@@ -52,18 +76,18 @@ def _fitted(recorded: "Mapping[int, _Recorded]") -> tuple[AtomMemory, ...]:
     )
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    forward: list[float]
-    backward: list[float]
-    weight_inputs: list[float]
-    savers: dict[str, int]
-
-
 class _Recording:
     """One run of the model's atoms in their order, what is free of them first, as a stage runs them."""
 
-    def __init__(self, model: Model, inputs: Mapping[str, Tensor], rows: int, device: torch.device | str, *, coupled: bool = False) -> None:
+    def __init__(
+        self,
+        model: Model,
+        inputs: Mapping[str, Tensor],
+        rows: int,
+        device: torch.device | str,
+        *,
+        coupled: bool = False,
+    ) -> None:
         self._coupled = coupled  # as a stage whose replicas compute their BatchNorms together
         self._model = model
         self._device = device
@@ -113,7 +137,7 @@ class _Recording:
         with self._live, torch.autograd.graph.saved_tensors_hooks(self._save, lambda tensor: tensor):
             for node in self._order:
                 self._atom = self._model.atom_of.get(node)
-                starts.append(torch._C._autograd._get_sequence_nr())  # type: ignore[attr-defined]
+                starts.append(torch._C._autograd._get_sequence_nr())
                 made_by.append(self._atom)
                 self._live.at = ("forward", self._atom)
                 self._live.note()
@@ -126,7 +150,7 @@ class _Recording:
             forward.append(self._live.most.get(("forward", atom), before) - before)
             backward.append(self._live.most.get(("backward", atom), before) - before)
             before += saved
-        return _Recorded(forward, backward, self._weight_inputs, self._savers())
+        return _Recorded(forward, backward, self._weight_inputs, tuple(self._saved), self._savers())
 
     def _run_node(self, node: fx.Node) -> None:
         values, device = self._values, torch.device(self._device)

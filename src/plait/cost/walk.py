@@ -10,8 +10,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 
-from plait.cost.saved import same_memory, tensors_in
 from plait.cost.stand_ins import runnable
+from plait.cost.tensors import same_memory, tensors_in
 from plait.graph import Model
 from plait.graph.aliases import alias_sets, mutated_inputs
 from plait.graph.build import parameter_name

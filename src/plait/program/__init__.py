@@ -4,8 +4,10 @@ from plait.program.check import check_program
 from plait.program.compile import compile_program
 from plait.program.error import ProgramError
 from plait.program.instructions import COMPUTE, Instruction, Op, parse_instruction
-from plait.program.memory import RankMemory, check_memory, predict_memory
+from plait.program.memory import RankMemory, predict_memory
+from plait.program.memory_check import check_memory
 from plait.program.program import Bucket, Edge, Program, StageTable
+from plait.program.stage_memory import MicroBatchMemory, StageMemory
 from plait.program.text import format_program, parse_program
 
 __all__ = [
@@ -13,10 +15,12 @@ __all__ = [
     "Bucket",
     "Edge",
     "Instruction",
+    "MicroBatchMemory",
     "Op",
     "Program",
     "ProgramError",
     "RankMemory",
+    "StageMemory",
     "StageTable",
     "check_memory",
     "check_program",

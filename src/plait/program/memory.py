@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from plait.cost import Costs
-from plait.errors import PlaitError
 from plait.graph import Graph, Parameter
 from plait.graph.cut import StageCut
 from plait.graph.graph import ITEM_BYTES
@@ -33,7 +32,10 @@ from plait.program.stage_memory import MicroBatchMemory, StageMemory
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes on one rank: what it always holds, and the most it holds besides while a step runs."""
+    """Bytes on one rank: what it always holds, and the most it holds besides while a step runs.
+
+    `recomputed` is what `activations` would be about, did all its stages recompute.
+    """
 
     parameters: int
     gradients: int
@@ -41,6 +43,7 @@ class RankMemory:
     buffers: int
     activations: int
     batch: int = 0
+    recomputed: int = 0
 
     @property
     def static(self) -> int:
@@ -73,6 +76,7 @@ def predict_memory(program: Program, plan: Plan, graph: Graph, costs: Costs) -> 
                 buffers=sum(p.num_bytes for p in held.values() if p.is_buffer),
                 activations=walk.most(),
                 batch=batch,
+                recomputed=walk.recomputed(),
             )
         )
     return tuple(result)
@@ -202,6 +206,31 @@ class _Walk:
         largest = max(self._parameters[name].num_bytes for name in self._program.bucket_by_name[ins.name].parameters)
         self._reach(int(largest * self._step_bytes_per_byte))
 
+    def recomputed(self) -> int:
+        """About what `most` would be, did all stages of the rank recompute."""
+        waiting = running = 0
+        for index, in_flight in self._in_flight().items():
+            table = self._program.stages[index]
+            rows = max(last - first for first, last in (spans[table.ranks.index(self._rank)] for spans in table.rows))
+            question = (table.start, table.end, rows)
+            one = self._stages.of(*question, recompute=True, coupled=table.coupled)
+            waiting += in_flight * one.waiting
+            alone = self._stages.peak(*question, 1, recompute=True, coupled=table.coupled)
+            running = max(running, alone - one.waiting)
+        return waiting + running
+
+    def _in_flight(self) -> dict[int, int]:
+        """The most micro-batches between forward and backward, by stage."""
+        now: dict[int, int] = {}
+        most: dict[int, int] = {}
+        for ins in self._program.ranks[self._rank]:
+            if ins.op is Op.F:
+                now[ins.stage] = now.get(ins.stage, 0) + 1
+                most[ins.stage] = max(most.get(ins.stage, 0), now[ins.stage])
+            elif ins.op in (Op.B, Op.I):
+                now[ins.stage] -= 1
+        return most
+
     # Counting
 
     def _join(self, ins: Instruction, *, gradient: bool) -> None:
@@ -244,17 +273,3 @@ class _Walk:
     def _reach(self, num_bytes: int) -> None:
         """That much for a moment, on top of what is held."""
         self._most = max(self._most, self._now + num_bytes)
-
-
-def check_memory(memory: tuple[RankMemory, ...], plan: Plan) -> None:
-    """Raises PlaitError naming the device that would run out, by how much, and what would help."""
-    for rank, (device_index, use) in enumerate(zip(plan.devices, memory, strict=True)):
-        device = plan.cluster.devices[device_index]
-        if use.peak > device.memory_bytes:
-            gib = 2**30
-            raise PlaitError(
-                f"rank {rank} on {device.name} would need {use.peak / gib:.2f} GiB but the device has "
-                f"{device.memory_bytes / gib:.2f} GiB: {use.parameters / gib:.2f} parameters, "
-                f"{use.gradients / gib:.2f} gradients, {use.optimizer / gib:.2f} optimiser state, "
-                f"{use.activations / gib:.2f} activations. Use more stages, smaller micro-batches, or schedule 1f1b."
-            )

@@ -18,13 +18,13 @@ Each is a number of bytes on a range of atoms. A question costs time in the leng
 values, in numpy.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.cost import ALWAYS_HELD, NEVER_SAVED, Costs
+from plait.cost import ALWAYS_HELD, NEVER_SAVED, AtomCost, AtomMemory, Costs, MemoryProfile
 from plait.graph import Graph, Value
 
 Array = NDArray[np.float64]
@@ -49,28 +49,50 @@ class MicroBatchMemory:
     sent: int
     input_half: int
     weight_inputs: int
+    recompute: bool
+
+    @property
+    def waiting(self) -> int:
+        """Between the forward and the backward. What was sent is there until it has left, also where it is not kept."""
+        return self.kept + self.received + (self.sent if self.recompute else 0)
+
+
+def _lines(source: Sequence[AtomCost | AtomMemory], name: str) -> Array:
+    """Fixed and per-row parts of every atom."""
+    return np.array([[getattr(atom, f"{name}_fixed"), getattr(atom, f"{name}_per_row")] for atom in source]).T
+
+
+def _assumed(graph: Graph, atoms: Sequence[AtomCost]) -> MemoryProfile:
+    """Where nothing but saved bytes is known: an atom saves what it makes, and needs no more but for gradients."""
+    gradients = np.zeros((2, len(atoms) + 1))
+    for value in graph.values:
+        if value.requires_grad:
+            part = int(value.batch_dim is not None)
+            gradients[part, value.producer] += value.row_bytes
+            gradients[part, value.consumers[-1] + 1] -= value.row_bytes
+    alive = np.cumsum(gradients, axis=1)
+    return MemoryProfile(
+        tuple(
+            AtomMemory(a.saved_fixed, a.saved_per_row, a.saved_fixed + fixed, a.saved_per_row + per_row)
+            for a, fixed, per_row in zip(atoms, *alive[:, :-1], strict=True)
+        ),
+        {value.name: value.producer for value in graph.values},
+    )
 
 
 class StageMemory:
     """Answers for one graph on one kind of device."""
 
     def __init__(self, graph: Graph, costs: Costs, kind: str) -> None:
-        atoms, profile = costs.atoms[kind], costs.memory.get(kind)
-
-        def lines(source: Any, name: str) -> Array:
-            return np.array([[getattr(a, f"{name}_fixed"), getattr(a, f"{name}_per_row")] for a in source]).T
-
-        self._saved = lines(atoms, "saved")
-        self._profiles: dict[bool, tuple[Array, Array]] = {}
-        if profile is None:  # of another tool's profile no more than the saved bytes is known
-            self._profiles[False] = self._profiles[True] = self._saved, self._saved
-            self._weight_inputs = np.zeros((2, len(atoms)))
-        else:
-            for coupled, found in ((False, profile.atoms), (True, profile.coupled or profile.atoms)):
-                self._profiles[coupled] = lines(found, "forward"), lines(found, "backward")
-            self._weight_inputs = lines(profile.atoms, "weight_inputs")
-        savers = {} if profile is None else profile.savers
-        self._values = [(value, savers.get(value.name, NEVER_SAVED)) for value in graph.values]
+        atoms = costs.atoms[kind]
+        profile = costs.memory.get(kind) or _assumed(graph, atoms)
+        self._saved = _lines(atoms, "saved")
+        self._profiles = {
+            coupled: (_lines(found, "forward"), _lines(found, "backward"))
+            for coupled, found in ((False, profile.atoms), (True, profile.coupled or profile.atoms))
+        }
+        self._weight_inputs = _lines(profile.atoms, "weight_inputs")
+        self._values = [(value, profile.savers[value.name]) for value in graph.values]
         self._tied = [p for p in graph.parameters if p.trainable and len(p.atoms) > 1]
         self._producer = np.array([v.producer for v in graph.values], dtype=np.int64)
         self._last = np.array([v.consumers[-1] for v in graph.values], dtype=np.int64)
@@ -121,16 +143,20 @@ class StageMemory:
             sent=sent,
             input_half=int(max((coming + later).max(initial=0.0), most if recompute else 0.0)),
             weight_inputs=int(awaited.sum()),
+            recompute=recompute,
         )
 
-    def peak(self, start: int, end: int, rows: int, in_flight: int, *, recompute: bool = False) -> int:
-        """The most that `in_flight` micro-batches need at once, the last of them in its forward or backward.
+    def peak(
+        self, start: int, end: int, rows: int, in_flight: int, *, recompute: bool = False, coupled: bool = False
+    ) -> int:
+        """The most that `in_flight` micro-batches need at once, one of them in its forward or backward.
 
-        With the receives posted for one more and the gradients of the one before on their way out, as in 1f1b.
+        Besides, as in any schedule: what comes for the next one is posted, what the last one gives back is leaving.
         """
-        one = self.of(start, end, rows, recompute=recompute)
-        waiting = (in_flight - 1) * (one.kept + one.received)
-        return waiting + 2 * one.received + max(one.forward, one.backward + one.arriving + one.input_gradients)
+        one = self.of(start, end, rows, recompute=recompute, coupled=coupled)
+        waiting = (in_flight - 1) * one.waiting
+        messages = 2 * one.received + one.arriving + one.input_gradients
+        return waiting + messages + (one.sent if recompute else 0) + max(one.forward, one.backward)
 
     def _at(self, rows: int, coupled: bool) -> tuple[Array, Array, Array]:
         """What the atoms before each have saved, and the most while each runs, forward and backward."""
@@ -155,7 +181,7 @@ class StageMemory:
         return max(users[-1] - start + own, 0)
 
     def _add_tied(self, coming: Array, saved: Array, start: int, end: int) -> None:
-        """The gradient of a weight used several times here waits for the first use, where another is made and summed."""
+        """A weight used several times here: the gradient of one use waits for that of the next, to be added to it."""
         for parameter in self._tied:
             own = [atom - start for atom in parameter.atoms if start <= atom < end]
             if len(own) > 1:
