@@ -6,7 +6,7 @@ from plait.cost.estimate import estimate_costs
 from plait.cost.imported import imported_costs
 from plait.cost.links import ring_all_reduce_seconds, transfer_seconds
 from plait.cost.measure import measure_costs
-from plait.cost.memory import ALWAYS_HELD, NEVER_SAVED, AtomMemory, MemoryProfile
+from plait.cost.memory import ALWAYS_HELD, NEVER_SAVED, AtomMemory, GradientMemory, MemoryProfile, ValueMemory
 from plait.cost.optimizer import OptimizerFactory, optimizer_cost
 from plait.cost.synchronisation import SYNCHRONISATIONS, check_synchronisation, sync_seconds
 
@@ -17,10 +17,12 @@ __all__ = [
     "AtomCost",
     "AtomMemory",
     "Costs",
+    "GradientMemory",
     "MemoryProfile",
     "OptimizerCost",
     "OptimizerFactory",
     "Phase",
+    "ValueMemory",
     "analytic_costs",
     "check_synchronisation",
     "estimate_costs",

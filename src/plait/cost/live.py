@@ -1,7 +1,7 @@
 """The memory of tensors, from when each is made until it is let go, while a program runs.
 
 Every operation is seen, those of a backward and of an optimiser too. Not seen is memory that a kernel takes and gives
-back within one operation, but for what is known of it (`_within`).
+back within one operation, but for what is known of it (`momentary_bytes`).
 """
 
 import weakref
@@ -14,17 +14,24 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from plait.cost.kernels import momentary_bytes
 from plait.cost.tensors import tensors_in
+
+Place = tuple[str, int | None]  # forward or backward, and the atom where one runs
 
 
 class LiveMemory(TorchDispatchMode):
-    """While entered, `now` is the bytes of tensors made since and still there, `most` their maximum by place."""
+    """While entered, `now` is the bytes of tensors made since and still there, `most` their maximum by place.
+
+    `gone` is where the memory of each number was let go.
+    """
 
     def __init__(self, given: Iterable[Tensor] = ()) -> None:
         super().__init__()
         self.now = 0
-        self.most: dict[tuple[str, int | None], int] = {}
-        self.at: tuple[str, int | None] = ("", None)
+        self.most: dict[Place, int] = {}
+        self.at: Place = ("", None)
+        self.gone: dict[int, Place] = {}
         self._given = {tensor.untyped_storage()._cdata for tensor in given}
         self._numbers: dict[int, tuple[int, Any]] = {}  # by address; the weak reference ends the entry
         self._made = 0
@@ -59,7 +66,7 @@ class LiveMemory(TorchDispatchMode):
             self._meet(tensor.untyped_storage())
         if self._backward is not None:
             self._find_place(*self._backward)
-        self.note(_within(func, result))
+        self.note(momentary_bytes(func, args, result))
         return result
 
     def _meet(self, storage: torch.UntypedStorage) -> None:
@@ -68,7 +75,8 @@ class LiveMemory(TorchDispatchMode):
             return
 
         def let_go(_: Any) -> None:
-            del self._numbers[address]
+            number, _ = self._numbers.pop(address)
+            self.gone[number] = self.at
             self.now -= num_bytes
 
         self._numbers[address] = self._made, weakref.ref(storage, let_go)
@@ -82,11 +90,3 @@ class LiveMemory(TorchDispatchMode):
         number = node._sequence_nr()
         if starts and starts[0] <= number < 1 << 63:  # not where a gradient is added to a parameter's
             self.at = ("backward", places[bisect_right(starts, number) - 1])
-
-
-def _within(func: Any, result: Any) -> int:
-    """Bytes an operation takes besides its results: oneDNN hands a convolution's weight gradient over as a copy."""
-    if func is not torch.ops.aten.convolution_backward.default or not torch.backends.mkldnn.is_available():
-        return 0
-    weight = result[1]
-    return weight.nbytes if weight is not None and weight.device.type == "cpu" else 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 ALWAYS_HELD, NEVER_SAVED = -1, 1 << 30
 
@@ -22,26 +22,58 @@ class AtomMemory:
     weight_inputs_per_row: float = 0.0
 
 
+class GradientMemory(NamedTuple):
+    """The gradient that one use of a value gives it: in which atom, and which memory that is until which atom.
+
+    Gradients of several values may be one tensor (those of the terms of a sum) or parts of one (those of what was
+    put together), and then have one `memory`. It is `spread` times as large as the gradient.
+    """
+
+    user: int
+    memory: int
+    until: int
+    spread: float = 1.0
+
+
+@dataclass(frozen=True)
+class ValueMemory:
+    """Where a value's memory is counted, and its gradient's.
+
+    `saver` is the first atom that saves the memory the value lies in (`ALWAYS_HELD` for memory of parameters and of
+    the batch, `NEVER_SAVED`), `last` the last atom that runs forward while it is there unsaved. `gradients` are by
+    use; `total` is their sum, by the value's own atom.
+    """
+
+    saver: int
+    last: int
+    gradients: tuple[GradientMemory, ...] = ()
+    total: GradientMemory | None = None
+
+
 @dataclass(frozen=True)
 class MemoryProfile:
-    """Per atom its memory; per value the first atom that saves the memory it lies in.
+    """The memory of atoms and of the values between them.
 
-    That is `ALWAYS_HELD` for memory of parameters and of the batch, and `NEVER_SAVED` where no atom does. `coupled`
-    are the atoms where replicas compute a BatchNorm together; none in a model without.
+    `coupled` are the atoms where replicas compute a BatchNorm together; none in a model without.
     """
 
     atoms: tuple[AtomMemory, ...]
-    savers: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, ValueMemory] = field(default_factory=dict)
     coupled: tuple[AtomMemory, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "atoms": [list(vars(atom).values()) for atom in self.atoms],
-            "savers": dict(self.savers),
+            "values": {name: list(vars(value).values()) for name, value in self.values.items()},
             "coupled": [list(vars(atom).values()) for atom in self.coupled],
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "MemoryProfile":
         atoms, coupled = (tuple(AtomMemory(*row) for row in data[name]) for name in ("atoms", "coupled"))
-        return cls(atoms, dict(data["savers"]), coupled)
+        return cls(atoms, {name: _value(*row) for name, row in data["values"].items()}, coupled)
+
+
+def _value(saver: int, last: int, gradients: list[list[int]], total: list[int] | None) -> ValueMemory:
+    by_use = tuple(GradientMemory(*gradient) for gradient in gradients)
+    return ValueMemory(saver, last, by_use, GradientMemory(*total) if total is not None else None)

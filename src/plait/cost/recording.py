@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from plait.cost.live import LiveMemory
-from plait.cost.memory import ALWAYS_HELD, NEVER_SAVED, AtomMemory, MemoryProfile
+from plait.cost.memory import ALWAYS_HELD, NEVER_SAVED, AtomMemory, GradientMemory, MemoryProfile, ValueMemory
 from plait.cost.stand_ins import runnable
 from plait.cost.tensors import tensors_in
 from plait.cost.walk import attribute, comes_in_time
@@ -26,13 +26,13 @@ from plait.graph.synced import batch_norm_over_replicas
 
 @dataclass(frozen=True)
 class _Recorded:
-    """By atom, but for `savers`, which are by value."""
+    """By atom, but for `values`."""
 
     forward: list[float]
     backward: list[float]
     weight_inputs: list[float]
     saved: tuple[float, ...]
-    savers: dict[str, int]
+    values: dict[str, ValueMemory]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def record_memory(
     alone = record(coupled=False)
     exchanges = any(mixer.remedy == "exchange" for mixer in model.graph.row_mixers)
     coupled = _fitted(record(coupled=True)) if exchanges else ()
-    profile = MemoryProfile(_fitted(alone), alone[max(inputs)].savers, coupled)
+    profile = MemoryProfile(_fitted(alone), alone[max(inputs)].values, coupled)
     return RecordedMemory(profile, {rows: recorded.saved for rows, recorded in alone.items()})
 
 
@@ -105,6 +105,8 @@ class _Recording:
         self._saver: dict[int, int] = {}
         self._awaited: set[int] = set()
         self._memory_of: dict[str, int | None] = {}
+        self._uses: dict[str, list[GradientMemory]] = {value.name: [] for value in model.graph.values}
+        self._totals: dict[str, GradientMemory] = {}
         self._atom: int | None = None
 
     def _given_values(self, inputs: Mapping[str, Tensor], rows: int) -> dict[fx.Node, Any]:
@@ -150,14 +152,15 @@ class _Recording:
             forward.append(self._live.most.get(("forward", atom), before) - before)
             backward.append(self._live.most.get(("backward", atom), before) - before)
             before += saved
-        return _Recorded(forward, backward, self._weight_inputs, tuple(self._saved), self._savers())
+        return _Recorded(forward, backward, self._weight_inputs, tuple(self._saved), self._value_memory())
 
     def _run_node(self, node: fx.Node) -> None:
         values, device = self._values, torch.device(self._device)
 
         def take(source: fx.Node) -> Any:
-            weight = self._weights.get((str(source.target), self._atom)) if source.op == "get_attr" else None
-            return values[source] if weight is None else weight
+            if source.op == "get_attr":
+                return self._weights.get((str(source.target), self._atom), values[source])
+            return self._watched(source, values[source])
 
         args = move_arguments(fx.map_arg(node.args, take), device)
         kwargs = dict(move_arguments(fx.map_arg(node.kwargs, take), device))
@@ -167,12 +170,32 @@ class _Recording:
         values[node] = result = target(*args, **kwargs)
         if isinstance(result, Tensor):
             self._memory_of[node.name] = self._live.number(result)
+            self._watch_total(node.name, result)
         if self._atom is not None and deferrable(node, lambda source: comes_in_time(self._model, source)):
             self._put_off(self._atom, [values[source] for source in node.all_input_nodes], result)
         del args, kwargs, result
         for source in node.all_input_nodes:
             if source.op == "call_function" and self._last_use[source] is node and source is not self._loss_node:
                 del values[source]
+
+    def _watched(self, source: fx.Node, value: Any) -> Any:
+        """What an atom is given of another's value, so that the gradient it gives back is seen."""
+        atom, uses = self._atom, self._uses.get(source.name)
+        if atom is None or atom == self._model.atom_of.get(source) or uses is None or not _has_gradient(value):
+            return value
+        given = torch.ops.aten.alias.default(value)
+        given.register_hook(lambda gradient: uses.append(self._seen(atom, gradient)))
+        return given
+
+    def _watch_total(self, name: str, value: Any) -> None:
+        atom = self._atom
+        if atom is not None and name in self._uses and _has_gradient(value):
+            value.register_hook(lambda gradient: self._totals.update({name: self._seen(atom, gradient)}))
+
+    def _seen(self, user: int, gradient: Tensor) -> GradientMemory:
+        number = self._live.number(gradient)
+        spread = gradient.untyped_storage().nbytes() / max(gradient.nbytes, 1)
+        return GradientMemory(user, -1 if number is None else number, user, spread)
 
     def _put_off(self, atom: int, given: list[Any], result: Any) -> None:
         """What a weight's gradient is made of is kept until then: the gradient of the result and what came in."""
@@ -190,12 +213,28 @@ class _Recording:
             self._saved[self._atom] += tensor.untyped_storage().nbytes()
         return tensor
 
-    def _savers(self) -> dict[str, int]:
-        return {
-            value.name: ALWAYS_HELD if number is None else self._saver.get(number, NEVER_SAVED)
-            for value in self._model.graph.values
-            for number in [self._memory_of.get(value.name)]
-        }
+    def _value_memory(self) -> dict[str, ValueMemory]:
+        found = {}
+        for value in self._model.graph.values:
+            number = self._memory_of.get(value.name)
+            saver = ALWAYS_HELD if number is None else self._saver.get(number, NEVER_SAVED)
+            _, last = self._live.gone.get(number, ("", None)) if number is not None else ("", None)
+            total = self._totals.get(value.name)
+            found[value.name] = ValueMemory(
+                saver=saver,
+                last=value.consumers[-1] if last is None else last,
+                gradients=tuple(map(self._with_end, self._uses[value.name])),
+                total=None if total is None else self._with_end(total),
+            )
+        return found
+
+    def _with_end(self, gradient: GradientMemory) -> GradientMemory:
+        _, atom = self._live.gone.get(gradient.memory, ("", None))
+        return gradient if atom is None else gradient._replace(until=atom)
+
+
+def _has_gradient(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 class _Alone:

@@ -4,7 +4,7 @@ from plait.program.check import check_program
 from plait.program.compile import compile_program
 from plait.program.error import ProgramError
 from plait.program.instructions import COMPUTE, Instruction, Op, parse_instruction
-from plait.program.memory import RankMemory, predict_memory
+from plait.program.memory import RankMemory, batch_bytes, predict_memory
 from plait.program.memory_check import check_memory
 from plait.program.program import Bucket, Edge, Program, StageTable
 from plait.program.stage_memory import MicroBatchMemory, StageMemory
@@ -22,6 +22,7 @@ __all__ = [
     "RankMemory",
     "StageMemory",
     "StageTable",
+    "batch_bytes",
     "check_memory",
     "check_program",
     "compile_program",

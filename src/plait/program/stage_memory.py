@@ -18,13 +18,13 @@ Each is a number of bytes on a range of atoms. A question costs time in the leng
 values, in numpy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.cost import ALWAYS_HELD, NEVER_SAVED, AtomCost, AtomMemory, Costs, MemoryProfile
+from plait.cost import ALWAYS_HELD, NEVER_SAVED, AtomCost, AtomMemory, Costs, GradientMemory, MemoryProfile, ValueMemory
 from plait.graph import Graph, Value
 
 Array = NDArray[np.float64]
@@ -76,7 +76,7 @@ def _assumed(graph: Graph, atoms: Sequence[AtomCost]) -> MemoryProfile:
             AtomMemory(a.saved_fixed, a.saved_per_row, a.saved_fixed + fixed, a.saved_per_row + per_row)
             for a, fixed, per_row in zip(atoms, *alive[:, :-1], strict=True)
         ),
-        {value.name: value.producer for value in graph.values},
+        {value.name: ValueMemory(value.producer, value.consumers[-1]) for value in graph.values},
     )
 
 
@@ -92,7 +92,12 @@ class StageMemory:
             for coupled, found in ((False, profile.atoms), (True, profile.coupled or profile.atoms))
         }
         self._weight_inputs = _lines(profile.atoms, "weight_inputs")
-        self._values = [(value, profile.savers[value.name]) for value in graph.values]
+        self._values = [(value, profile.values[value.name]) for value in graph.values]
+        self._sharers: dict[int, list[int]] = {}  # by memory of a gradient, the atoms of the values it belongs to
+        for value, memory in self._values:
+            for gradient in memory.gradients:
+                if gradient.memory >= 0:
+                    self._sharers.setdefault(gradient.memory, []).append(value.producer)
         self._tied = [p for p in graph.parameters if p.trainable and len(p.atoms) > 1]
         self._producer = np.array([v.producer for v in graph.values], dtype=np.int64)
         self._last = np.array([v.consumers[-1] for v in graph.values], dtype=np.int64)
@@ -107,28 +112,31 @@ class StageMemory:
         going, coming = saved[:-1] + forward[start:end], saved[:-1] + backward[start:end]
         kept = float(saved[-1])
         received = arriving = sent = returned = 0
-        for value, saver in self._crossing(start):
+        for value, memory in self._crossing(start):
             size = value.num_bytes(rows)
-            if saver >= start:
-                until = value.consumers[-1] + 1 if saver == NEVER_SAVED else end
+            if memory.saver >= start:
+                until = memory.last + 1 if memory.saver == NEVER_SAVED else end
                 going[: max(until - start, 0)] -= size
-            if start <= saver < end:
-                coming[saver - start :] -= size
+            if start <= memory.saver < end:
+                coming[memory.saver - start :] -= size
                 kept -= size
             if any(start <= consumer < end for consumer in value.consumers):
                 received += size
                 returned += size if value.requires_grad else 0
-        for value, saver in self._crossing(end):
+        for value, memory in self._crossing(end):
             size = value.num_bytes(rows)
             if value.producer >= start:
                 sent += size
-                if saver >= end:
-                    kept += size
-                if saver != ALWAYS_HELD:
-                    coming[: max(min(saver, end) - start, 0)] += size
-            if value.requires_grad:
-                coming[self._gradient_since(value, start, end) :] -= size
-                arriving += size if value.producer >= start else 0
+                arriving += size if value.requires_grad else 0
+                kept += size if memory.saver >= end else 0
+                if memory.saver != ALWAYS_HELD:
+                    coming[: max(min(memory.saver, end) - start, 0)] += size
+        behind = self._gradients_from_behind(end, rows)
+        for since, size in behind.values():
+            coming[max(since - start, 0) :] -= size
+        for value, memory in self._crossing(start):
+            since, until = self._copied(memory, start, end, behind.keys())
+            coming[since - start : until - start] += value.num_bytes(rows)
         self._add_tied(coming, saved, start, end)
         most = float(going.max(initial=0.0))
         awaited = self._weight_inputs[0, start:end] + self._weight_inputs[1, start:end] * rows
@@ -166,19 +174,43 @@ class StageMemory:
             self._by_rows[rows, coupled] = np.concatenate([[0.0], np.cumsum(saved)]), forward, backward
         return self._by_rows[rows, coupled]
 
-    def _crossing(self, position: int) -> list[tuple[Value, int]]:
-        """Values alive across the cut before `position`, each with the atom that saves it first."""
+    def _crossing(self, position: int) -> list[tuple[Value, ValueMemory]]:
+        """Values alive across the cut before `position`, each with where its memory is counted."""
         alive = np.flatnonzero((self._producer < position) & (self._last >= position))
         return [self._values[index] for index in alive]
 
-    @staticmethod
-    def _gradient_since(value: Value, start: int, end: int) -> int:
-        """From which atom of the stage on the profile has a gradient of `value` that comes from later stages."""
-        users = [consumer for consumer in value.consumers if consumer < end]
-        if not users:
-            return max(value.producer - start, 0)
-        own = value.producer >= start  # then what arrives and what is made here are two tensors at the last user
-        return max(users[-1] - start + own, 0)
+    def _gradients_from_behind(self, end: int, rows: int) -> dict[object, tuple[int, int]]:
+        """Gradients that the profile has in atoms before `end` and that come from those behind: since where, and bytes.
+
+        Where several uses lie behind and others before, it is their sum, and gone when the next use has been added.
+        """
+        found: dict[object, tuple[int, int]] = {}
+        for value, memory in self._crossing(end):
+            if not value.requires_grad:
+                continue
+            behind = [gradient for gradient in memory.gradients if gradient.user >= end]
+            before = [consumer for consumer in value.consumers if consumer < end]
+            known = behind[0] if len(behind) == 1 else None if before else memory.total
+            if known is None:
+                known = GradientMemory(end, -1, max(before, default=value.producer))
+            key = known.memory if known.memory >= 0 else value.name
+            since, size = found.get(key, (known.until, 0))
+            found[key] = min(since, known.until), max(size, int(value.num_bytes(rows) * known.spread))
+        return found
+
+    def _copied(self, memory: ValueMemory, start: int, end: int, behind: Collection[object]) -> tuple[int, int]:
+        """The atoms that run while the gradient of a received value is there twice.
+
+        It is copied where another value has the same tensor for its gradient, until that one's own atom has run.
+        """
+        own = [gradient for gradient in memory.gradients if start <= gradient.user < end]
+        if len(own) != 1:
+            return start, start  # none, or a sum, which is nobody else's
+        (gradient,) = own
+        if gradient.memory in behind:
+            return start, gradient.user + 1
+        others = [maker for maker in self._sharers.get(gradient.memory, ()) if start <= maker < gradient.user]
+        return min(others, default=gradient.user + 1), gradient.user + 1
 
     def _add_tied(self, coming: Array, saved: Array, start: int, end: int) -> None:
         """A weight used several times here: the gradient of one use waits for that of the next, to be added to it."""
