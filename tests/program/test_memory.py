@@ -135,7 +135,7 @@ def test_a_backward_in_halves_keeps_what_weights_need_until_the_second():
 def test_a_rank_holds_at_least_its_largest_micro_batch_and_at_most_all_with_all_messages(made: Compiled):
     stages = StageMemory(made.graph, made.costs, "unit")
     for rank, held in enumerate(predict_memory(made.program, made.plan, made.graph, made.costs)):
-        least, most = 0, held.gradients  # one of a parameter at a time, where they are put off
+        least, most = 0, 8 * held.gradients  # a bucket in float64, or a gradient that was put off
         for ins in made.program.ranks[rank]:
             if ins.op is Op.F:
                 table = made.program.stages[ins.stage]
