@@ -23,7 +23,7 @@ def test_every_plan_computes_the_gradients_and_fits(name: str, asked: Problem) -
     try:
         plan = BASELINES[name](asked)
     except PlaitError as error:
-        assert name.split("-")[0] in str(error) or "GiB" in str(error)
+        assert name.split("-")[0] in str(error) or "too little" in str(error)
         return
     assert (plan.cluster, plan.batch_size) == (asked.cluster, asked.batch_size)
     assert plan.micro_batches == (asked.micro_batches or plan.micro_batches)

@@ -152,7 +152,9 @@ class _Search:
         for number, layout in enumerate(chosen):
             begin = time.perf_counter()
             share = (self._until(_IMPROVING) - begin) / (len(chosen) - number)
-            better = improved(layout, self.scorer.downhill, self.may, begin + share)
+            better = layout
+            if len(layout.positions) == layout.num_stages:  # moves know of one stage at a position
+                better = improved(layout, self.scorer.downhill, self.may, begin + share)
             scored[better] = self.scorer(better)
         best = sorted(scored, key=scored.__getitem__)
         return [*best, *(layout for layout in chosen if layout not in scored)]

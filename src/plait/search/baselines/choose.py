@@ -14,6 +14,7 @@ import numpy as np
 
 from plait.errors import PlaitError
 from plait.plan import Plan
+from plait.program import check_memory, compile_program, predict_memory
 from plait.search.baselines.blocks import Numbers
 from plait.search.baselines.layout import Layout
 from plait.search.judge import step_time
@@ -86,11 +87,22 @@ def best_plan(name: str, problem: Problem, found: Iterable[Option]) -> Plan:
                 judged.append((_simulated(option, beginnings), option))
             except PlaitError as error:
                 why = str(error)
-    if judged:
-        return min(judged, key=lambda pair: pair[0])[1].plan()
+    for _, option in sorted(judged, key=lambda pair: pair[0]):
+        try:
+            return fitting_plan(option) if len(_beginnings(option)) > 1 else option.plan()
+        except PlaitError as error:
+            why = str(error)
     if why:
         raise PlaitError(why)
     return min((ranked[0] for ranked in by_schedule.values()), key=lambda option: option.seconds).plan()
+
+
+def fitting_plan(option: Option) -> Plan:
+    """The option's plan. Raises PlaitError where it does not fit after all: the quick memory leaves some things out."""
+    plan, problem = option.plan(), option.layout.setting.problem
+    program = compile_program(plan, problem.graph)
+    check_memory(predict_memory(program, plan, problem.graph, problem.costs), plan)
+    return plan
 
 
 def _best_few(ranked: list[Option]) -> list[Option]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from plait.errors import PlaitError
 from plait.plan import Plan
-from plait.search.baselines.choose import nothing_fits, options
+from plait.search.baselines.choose import fitting_plan, nothing_fits, options
 from plait.search.baselines.layout import Layout
 from plait.search.baselines.setting import Setting
 from plait.search.problem import Problem
@@ -19,6 +19,10 @@ def data_parallel(problem: Problem) -> Plan:
     most = problem.batch_size // len(setting.devices)
     counts = [problem.micro_batches] if problem.micro_batches is not None else range(1, most + 1)
     found = options(layout, "1f1b", np.array([count for count in counts if count <= most], dtype=np.int64))
-    if not found:
-        raise PlaitError(nothing_fits("data-parallel", problem))
-    return found[0].plan()
+    why = nothing_fits("data-parallel", problem)
+    for option in found:
+        try:
+            return fitting_plan(option)
+        except PlaitError as error:
+            why = str(error)
+    raise PlaitError(why)
