@@ -271,4 +271,4 @@ def test_a_model_that_fits_nowhere(refused: Refused, tmp_path: Path) -> None:
         '[[hosts]]\nname = "node"\ndevices = [{ kind = "v100", count = 2, memory = "100 kB" }]\n'
         'in_host = { bandwidth = "12 GB/s", latency = "5 us" }\n'
     )
-    assert "GiB" in refused("plan", JOB, "--cluster", "tiny.toml", "--batch", 8)
+    assert "too little" in refused("plan", JOB, "--cluster", "tiny.toml", "--batch", 8)
