@@ -52,7 +52,7 @@ def test_the_quick_memory_is_not_far_off(
         return bool(Layout(setting, boundaries, groups * (stages // 2)).fits(np.array([count]), schedule)[0])
 
     messages = 10 * max(sent) * 24
-    assert not fits(predicted / 2 - messages)
+    assert predicted / 2 <= messages or not fits(predicted / 2 - messages)
     assert fits(2 * predicted + messages)
 
 
