@@ -31,6 +31,11 @@ class Layout:
             found.setdefault(group, []).append(stage)
         return list(found.values())
 
+    @property
+    def has_shared_positions(self) -> bool:
+        """Whether a group holds more than one stage."""
+        return len(self.positions) < self.num_stages
+
     def plan(self, problem: Problem, groups: Groups, schedule: str, **choices: Any) -> Plan:
         edges = (0, *self.boundaries, len(problem.graph.atoms))
         stages = tuple(

@@ -66,16 +66,18 @@ def _orders(layout: Layout, scorer: Scorer, wanted: str | None, reserve: Sequenc
                 split=split,
             )
             yield _Order(end, name, lanes_text(Schedule(name, lanes)))
-    if wanted is None and len(layout.positions) < layout.num_stages:
+    if wanted is None and layout.has_shared_positions:
         for name in ("interleaved", "zb-v"):
-            if _fits(name, layout):
+            if _suits(name, layout):
                 lanes = make_schedule(name, layout.positions, layout.micro_batches).lanes
                 yield _Order(play(lanes, seconds=seconds, transfer_seconds=transfer).seconds, name, ())
 
 
-def _fits(name: str, layout: Layout) -> bool:
+def _suits(name: str, layout: Layout) -> bool:
     """Whether the stages lie at their positions as the schedule wants them."""
     per_position = layout.num_stages // len(layout.positions)
+    if name == "zb-v" and per_position != 2:
+        return False
     wanted = positions_for(name, len(layout.positions), per_position)
     return [list(stages) for stages in wanted] == layout.positions
 

@@ -153,7 +153,7 @@ class _Search:
             begin = time.perf_counter()
             share = (self._until(_IMPROVING) - begin) / (len(chosen) - number)
             better = layout
-            if len(layout.positions) == layout.num_stages:  # moves know of one stage at a position
+            if not layout.has_shared_positions:  # moves know of one stage at a position
                 better = improved(layout, self.scorer.downhill, self.may, begin + share)
             scored[better] = self.scorer(better)
         best = sorted(scored, key=scored.__getitem__)

@@ -27,7 +27,7 @@ def virtual_layouts(
     asked = Asked(layout.micro_batches, math.ceil(problem.batch_size / layout.micro_batches))
     found = []
     for sequence in wanted:
-        if layout.num_stages < 2 or len(sequence) > min(_MOST_STAGES, loads.num_edges - 1):
+        if layout.num_stages < 2 or layout.has_shared_positions or len(sequence) > min(_MOST_STAGES, loads.num_edges - 1):
             continue
         boundaries = boundaries_for(loads, problem.costs, groups, sequence, asked, limits)
         if boundaries is not None:
