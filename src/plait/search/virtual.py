@@ -25,10 +25,11 @@ def virtual_layouts(
     back = [*layout.groups, *reversed(layout.groups)]
     wanted = {"interleaved": [around], "zb-v": [back], None: [around, back]}.get(schedule, [])
     asked = Asked(layout.micro_batches, math.ceil(problem.batch_size / layout.micro_batches))
+    most = min(_MOST_STAGES, loads.num_edges - 1)
+    if layout.num_stages < 2 or layout.has_shared_positions or 2 * layout.num_stages > most:
+        return []
     found = []
     for sequence in wanted:
-        if layout.num_stages < 2 or layout.has_shared_positions or len(sequence) > min(_MOST_STAGES, loads.num_edges - 1):
-            continue
         boundaries = boundaries_for(loads, problem.costs, groups, sequence, asked, limits)
         if boundaries is not None:
             half = layout.recompute if sequence is around else layout.recompute[::-1]
