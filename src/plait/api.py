@@ -13,7 +13,7 @@ from plait.jobs.optimizers import adamw
 from plait.plan import Plan
 from plait.plan.batches import describe
 from plait.run import parallelize
-from plait.search import Pin, Wishes, as_pins, find_plans, limits_of
+from plait.search import DEFAULT_BUDGET, Pin, Wishes, as_pins, find_plans, limits_of
 
 
 def plan(
@@ -29,21 +29,32 @@ def plan(
     micro_batches: int | None = None,
     schedule: str | None = None,
     pins: Sequence[str | Pin] = (),
+    recompute: bool | None = None,
+    sync: str | None = None,
+    budget_seconds: float = DEFAULT_BUDGET,
     name: str = "model",
 ) -> Plan:
     """The fastest plan found for training `model` on `cluster`; what is None is chosen.
 
     `example_batch` shows structure and shapes; `batch_size` is the global batch (the example's rows if None).
     `optimizer` is only asked how much memory and time it takes. `pins` say where stages may begin and end, in words
-    such as "cut before blocks.2" or "keep embed, head" (`plait.search.pins`).
+    such as "cut before blocks.2" or "keep embed, head" (`plait.search.pins`). `budget_seconds` is what the search takes.
     """
-    wishes = Wishes(replicas, stages, micro_batches, schedule, as_pins(pins))
+    wishes = Wishes(replicas, stages, micro_batches, schedule, as_pins(pins), recompute, sync)
     found = cluster if isinstance(cluster, Cluster) else load_cluster(str(cluster))
     captured = build_graph(model, example_batch, loss=loss, name=name)
     limits_of(wishes.pins, captured.graph)  # pins that cannot hold are told before anything is measured
     rows = batch_size or batch_rows(example_batch)
     costs = estimate_costs(captured, example_batch, found, optimizer, largest_rows=rows)
-    answer = find_plans(captured.graph, costs, found, batch_size=rows, wishes=wishes, batch=describe(example_batch))
+    answer = find_plans(
+        captured.graph,
+        costs,
+        found,
+        batch_size=rows,
+        wishes=wishes,
+        batch=describe(example_batch),
+        budget_seconds=budget_seconds,
+    )
     return answer.best.plan
 
 
