@@ -38,7 +38,7 @@ def plan(
 
     `example_batch` shows structure and shapes; `batch_size` is the global batch (the example's rows if None).
     `optimizer` is only asked how much memory and time it takes. `pins` say where stages may begin and end, in words
-    such as "cut before blocks.2" or "keep embed, head" (`plait.search.pins`). `budget_seconds` is what the search takes.
+    such as "cut before blocks.2" or "keep embed, head" (`plait.search.pins`). `budget_seconds` is for the search.
     """
     wishes = Wishes(replicas, stages, micro_batches, schedule, as_pins(pins), recompute, sync)
     found = cluster if isinstance(cluster, Cluster) else load_cluster(str(cluster))
