@@ -35,11 +35,15 @@ def branches() -> Case:
     return run, [start]
 
 
-def convolution() -> Case:
-    layer, images = nn.Conv2d(64, 64, 3, padding=1), torch.ones(2, 64, 8, 8)
+def convolution(dtype: torch.dtype = torch.float32) -> Case:
+    layer, images = nn.Conv2d(64, 64, 3, padding=1, dtype=dtype), torch.ones(2, 64, 8, 8, dtype=dtype)
     for parameter in layer.parameters():
         parameter.grad = torch.zeros_like(parameter)
     return lambda: layer(images).square().sum().backward(), [*layer.parameters(), images]
+
+
+def convolution_in_float64() -> Case:
+    return convolution(torch.float64)
 
 
 def update() -> Case:
@@ -49,7 +53,7 @@ def update() -> Case:
     return optimizer.step, [parameter, *optimizer.state[parameter].values()]
 
 
-@pytest.mark.parametrize("make", [tied_weights, branches, convolution, update])
+@pytest.mark.parametrize("make", [tied_weights, branches, convolution, convolution_in_float64, update])
 def test_the_most_that_is_alive_is_what_the_allocator_reports(make: Callable[[], Case]) -> None:
     run, given = make()
     run()

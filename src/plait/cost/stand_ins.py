@@ -26,24 +26,27 @@ def is_attention(target: Any) -> bool:
     return isinstance(target, OpOverload) and target._opname == "scaled_dot_product_attention"
 
 
-def fused_attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+def fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_: Any, **__: Any
+) -> Tensor:
     """Memory and layout of the fused kernels: what they keep grows with the sequence, not with its square."""
-    result: Tensor = _FusedAttention.apply(query, key, value)
+    result: Tensor = _FusedAttention.apply(query, key, value, attn_mask)
     return result
 
 
 class _FusedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         shape = (*query.shape[:-1], value.shape[-1])
         if query.dim() == 4:  # rows, heads, sequence, width: heads lie inside the sequence
             result = query.new_empty(shape[0], shape[2], shape[1], shape[3]).transpose(1, 2)
         else:
             result = query.new_empty(shape)
         sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
-        ctx.save_for_backward(query, key, value, result, sums)
+        ctx.save_for_backward(query, key, value, mask, result, sums)
         return result
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors[:3])
+        wanted = zip(ctx.saved_tensors[:4], ctx.needs_input_grad, strict=True)
+        return tuple(torch.empty_like(tensor) if needed else None for tensor, needed in wanted)
