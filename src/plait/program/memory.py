@@ -8,12 +8,13 @@ Held for a while, found by walking over the rank's instructions:
 - while a forward or backward runs, the most that is alive in it (`stage_memory`): saved tensors once per memory, values
   on their way, temporaries such as the loss's softmax, gradients of activations, a parameter's gradient before it is
   added to its bucket;
-- between forward and backward, what is saved and sent; of a stage that recomputes only what it received. Where a
-  backward is split, what was saved lives until the weight half, with the gradients that half needs;
-- the gradients of what was received, until their FREE;
+- between forward and backward, what is saved, sent and received; of a stage that recomputes only what it received,
+  and what it sent until that has left. Between the halves of a backward, what the gradients of weights are made of;
+- the gradients of what was received, until their FREE or until the stage of this rank that they are for goes back;
 - while gradients are clipped, a bucket in float64; while parameters are updated, the optimiser's temporaries.
 
-Not counted: what a kernel or a communication library takes for itself, the code and the interpreter.
+Not counted: what a kernel takes for a moment (but for convolutions on a CPU, `plait.cost.kernels`) or a communication
+library for itself, the allocator's gaps, the code and the interpreter.
 """
 
 from collections.abc import Mapping
