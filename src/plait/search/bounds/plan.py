@@ -7,7 +7,8 @@ size for which they are shortest, and every serial resource is bounded by Jackso
 
 - load (`_loads`): a rank computes all its forwards and backwards one at a time; head + sum of F + B + tail. With
   split backwards nobody waits for the later halves W, so the tail after them is only the gradient sum.
-- coupled load (`_coupled`): a stage whose ranks start together takes the slowest rank's time for each computation.
+- coupled load (`_coupled`): a stage whose ranks start together takes the slowest rank's time for each computation,
+  where all of them have rows of every micro-batch.
 - host (`_hosts`): the ranks of a host with `slots` cores work off at most `slots` seconds per second.
 - channel (`_channels`): everything with this channel on its way, gradient sums too, has it in turn. A sum is
   released when the last backward of its stage can be over, on the slowest rank.
@@ -99,9 +100,13 @@ class _Step:
             yield Bound(serial_bound(items), "load", self._where(rank, places))
 
     def coupled(self) -> Iterator[Bound]:
-        for index, stage in enumerate(self.tables.stages):
-            if stage.coupled:
+        for index in range(len(self.tables.stages)):
+            if self._in_step(index):
                 yield Bound(serial_bound(self._together(index)), "coupled load", f"stage {index}")
+
+    def _in_step(self, stage: int) -> bool:
+        """Whether the same ranks start every micro-batch together: one without rows of some goes on meanwhile."""
+        return self.tables.stages[stage].coupled and len({p.working[stage] for p in self.passages}) == 1
 
     def _together(self, stage: int) -> list[Item]:
         """What the ranks of a coupled stage do in step, as if it were one device."""
@@ -149,7 +154,7 @@ class _Step:
         ends = [
             serial_bound([item._replace(tail=0.0) for item in self.computations[place]]) for place in self.places[stage]
         ]
-        if self.tables.stages[stage].coupled:
+        if self._in_step(stage):
             ends.append(serial_bound([item._replace(tail=0.0) for item in self._together(stage)]))
         return max(ends)
 
