@@ -7,7 +7,7 @@ give fixed and per-row parts.
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ def measure_costs(
     low, high = rows
     inputs = {size: batch_inputs(model, batch, size, device) for size in {low, high}}
     alone = {size: _atoms_alone(model, inputs[size], size, device, repeats) for size in inputs}
-    whole = _in_one_piece(model, inputs, device, 2 * repeats)
+    whole = _in_one_piece(model, inputs, device, 4 * repeats)
     memory = record_memory(model, inputs, device)
     samples = {size: _scaled(alone[size], *whole[size], memory.saved[size]) for size in inputs}
     atoms = [_fit(low, high, samples[low][i], samples[high][i]) for i in range(len(model.graph.atoms))]
@@ -134,7 +134,8 @@ def _in_one_piece(
         parameter.grad = None
     for name, buffer in stage.named_buffers().items():
         buffer.copy_(buffers[name])
-    return {rows: (median(f for f, _ in took[1:]), median(b for _, b in took[1:])) for rows, took in times.items()}
+    # Means, not medians: a step is the sum of its micro-batches, those that were held up among them.
+    return {rows: (mean(f for f, _ in took[1:]), mean(b for _, b in took[1:])) for rows, took in times.items()}
 
 
 def _scaled(
