@@ -137,15 +137,15 @@ def test_a_single_device_only_computes_and_steps():
     ]
 
 
-def test_a_pipeline_of_two_posts_receives_one_computation_ahead():
+def test_a_pipeline_of_two_posts_receives_a_few_computations_ahead():
     made = program(chain(2), [[0], [1]], rows=4, micro_batches=2)
     assert lines(made, 0) == [
+        "RECV s0 m0 d(v0) rows 0:2 from 1",
+        "RECV s0 m1 d(v0) rows 0:2 from 1",
         "F s0 m0 rows 0:2",
         "SEND s0 m0 v0 rows 0:2 to 1",
-        "RECV s0 m0 d(v0) rows 0:2 from 1",
         "F s0 m1 rows 0:2",
         "SEND s0 m1 v0 rows 0:2 to 1",
-        "RECV s0 m1 d(v0) rows 0:2 from 1",
         "B s0 m0 rows 0:2",
         "FREE s0 m0",
         "B s0 m1 rows 0:2",
@@ -155,8 +155,8 @@ def test_a_pipeline_of_two_posts_receives_one_computation_ahead():
     ]
     assert lines(made, 1) == [
         "RECV s1 m0 v0 rows 0:2 from 0",
-        "F s1 m0 rows 0:2",
         "RECV s1 m1 v0 rows 0:2 from 0",
+        "F s1 m0 rows 0:2",
         "B s1 m0 rows 0:2",
         "SEND s1 m0 d(v0) rows 0:2 to 0",
         "F s1 m1 rows 0:2",

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from program_strategies import Compiled, compiled, star
 
@@ -103,7 +102,7 @@ def test_gpipe_holds_all_micro_batches_and_1f1b_as_many_as_there_are_stages():
     gpipe, _ = memory("gpipe", 8)
     flat, _ = memory("1f1b", 8)
     assert gpipe.activations >= 8 * 208
-    assert 2 * 208 <= flat.activations < 3 * 208
+    assert 2 * 208 <= flat.activations <= 2 * 208 + 3 * 80  # and gradients that are waited for
     assert memory("1f1b", 80)[0].activations == flat.activations
 
 
@@ -112,7 +111,7 @@ def test_a_stage_that_recomputes_holds_one_micro_batch_whole_and_of_the_others_w
     again = memory("gpipe", 8, recompute=True)
     assert again[1].activations == plain[1].activations - 7 * 100
     assert 8 * 80 + 208 <= again[0].activations < plain[0].activations  # what was sent has not been let go yet
-    assert again[0].recomputed == plain[0].recomputed == pytest.approx(again[0].activations, rel=0.15)
+    assert again[0].recomputed == plain[0].recomputed == again[0].activations - 3 * 80  # but for messages on their way
 
 
 def test_stages_of_one_rank_hand_over_without_a_copy():

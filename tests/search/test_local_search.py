@@ -73,7 +73,7 @@ def test_orders_hold_no_more_than_memory_has_room_for() -> None:
     layout = Layout((2,), ((0,), (1,)), (False, False), 8)
     room = scorer.room(layout, [0, 0])
     assert 1 < room[0] < 8
-    for plan in orders(layout, small, groups, scorer, None):
+    for _, plan in orders(layout, small, groups, scorer, None):
         for place, lane in enumerate(plan.lanes):
             held = most = 0
             for action in lane.split(","):

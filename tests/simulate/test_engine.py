@@ -96,7 +96,7 @@ def test_messages_over_different_links_go_at_once():
 
 def test_links_are_full_duplex():
     timeline = case(chain(2), star(2, bandwidth=1), [1, 1], micro_batches=2).run()  # 4 s a message
-    assert times(timeline, 0, "send", "SEND s0 m1 v0 rows 0:1 to 1") == (approx(6), approx(10))
+    assert times(timeline, 0, "send", "SEND s0 m1 v0 rows 0:1 to 1") == (approx(5), approx(9))
     assert times(timeline, 1, "send", "SEND s1 m0 d(v0) rows 0:1 to 0") == (approx(8), approx(12))
 
 

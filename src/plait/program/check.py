@@ -236,9 +236,7 @@ def _frees(_: Program, ranks: list[Listing]) -> Iterator[Violation]:
 def _stage_of(program: Program, ins: Instruction) -> int | None:
     """The stage whose backwards fill a bucket; None where all of the rank's do."""
     bucket = program.bucket_by_name.get(ins.name)
-    if ins.op not in REDUCES or bucket is None or bucket.tied:
-        return None
-    return int(bucket.name[1:].split(".")[0])
+    return None if ins.op not in REDUCES or bucket is None else bucket.stage
 
 
 def _no_deadlock(program: Program, _: list[Listing]) -> Iterator[Violation]:

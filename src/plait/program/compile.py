@@ -2,15 +2,17 @@
 
 The schedule gives each rank its computations in order. Around them: a value is sent right after the
 forward that makes it and its gradient right after the backward (its input half, where it is split); receives
-are posted one computation ahead, in the order in which the peer sends; buckets are summed when the stage's
-last backward is done. Between stages on the same ranks nothing is sent (`HandOver`).
+are posted a few computations ahead, in the order in which the peer sends, and gradients freed a few backwards later: a
+slow link is never idle because one side is not ready yet; buckets are summed when the stage's last backward is done.
+Between stages on the same ranks nothing is sent (`HandOver`).
 
 [Note: frees] A FREE waits until its message has left, so it must not come where the receiver cannot have posted
 its receive yet, because that again waits for this rank. It is put after the first backward that some order of all
 computations (`levels`) has at or after the one the receive is posted before: in that order everything then runs.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from plait.cost import check_synchronisation
@@ -19,13 +21,15 @@ from plait.graph.cut import StageCut, stage_of_atom
 from plait.plan import Plan, micro_batch_sizes, split_rows
 from plait.plan.rows import Span
 from plait.program.garbage import no_collection
-from plait.program.instructions import Instruction, Op
+from plait.program.instructions import COMPUTE, Instruction, Op
 from plait.program.levels import levels
 from plait.program.messages import transfers
 from plait.program.program import Bucket, Edge, Program, StageTable, source_stage
 from plait.schedule import Action, Schedule, make_schedule, schedule_from_lanes
 
 Channel = tuple[int, int]
+_AHEAD = 3  # computations, weight gradients aside, by which a rank's receives are posted early
+_BEHIND = 3  # backwards after which a rank waits for the gradients of one to have left
 _NEVER = 1 << 62  # the level of what waits for ever; the static check says why
 _BACKWARDS = (Op.B, Op.I)  # what makes the gradients to send
 
@@ -51,12 +55,18 @@ def compile_program(plan: Plan, graph: Graph, *, batch_rows: int | None = None, 
     buckets = make_buckets(plan, cuts)
     check_synchronisation(plan.sync)
     with no_collection():
-        computations = _computations(plan, _schedule(plan, len(sizes)), stages, edges)
+        schedule = _schedule(plan, len(sizes))
+        computations = _computations(plan, schedule, stages, edges)
         _add_messages(computations, stages, edges)
-        ranks = [_with_receives(rank, computations) for rank in range(plan.num_ranks)]
-        for rank, instructions in enumerate(ranks):
-            instructions += _synchronisation(rank, buckets, clip=clip)
-        return Program(tuple(map(tuple, ranks)), stages, edges, buckets, sizes)
+        endings = [list(dict.fromkeys(action.stage for action in reversed(lane)))[::-1] for lane in schedule.lanes]
+        position_of = {rank: place for place, lane in enumerate(endings) for s in lane for rank in stages[s].ranks}
+        ranks = (
+            tuple(
+                _synchronised(rank, _with_receives(rank, computations), endings[position_of[rank]], buckets, clip=clip)
+            )
+            for rank in range(plan.num_ranks)
+        )
+        return Program(tuple(ranks), stages, edges, buckets, sizes)
 
 
 def _schedule(plan: Plan, micro_batches: int) -> Schedule:
@@ -101,11 +111,11 @@ def _computations(
             for rank, instruction in _on_ranks(action, stages):
                 found[rank].append(_Computation(instruction, level_of.get(action, _NEVER)))
     for own in found:
-        before = own[0].level if own else 0
+        before: deque[int] = deque(maxlen=_AHEAD)  # levels of the last computations, but for W, which waits for nothing
         for computation in own:
-            computation.posted = before
+            computation.posted = before[0] if before else own[0].level
             if computation.instruction.op is not Op.W:
-                before = computation.level
+                before.append(computation.level)
     return found
 
 
@@ -166,9 +176,10 @@ def _with_receives(rank: int, computations: Sequence[Sequence[_Computation]]) ->
     instructions: list[Instruction] = []
     post_next = 0
     unfreed: list[tuple[int, Instruction]] = []  # by the level from which they are safe
+    leaving: deque[tuple[int, Instruction]] = deque()  # gradients of the last backwards, on their way
     sent_forward = {c.instruction[1:3]: c.freed for c in own if c.instruction.op is Op.F and c.sends}
     for computation in own:
-        # The transfer for the next computation runs beside this one; a W waits for none.
+        # The transfers for the next computations run beside this one; a W waits for none.
         while post_next < len(own) and own[post_next].posted <= computation.level:
             for receive in own[post_next].receives:
                 channel = (receive.peer, rank)
@@ -187,8 +198,10 @@ def _with_receives(rank: int, computations: Sequence[Sequence[_Computation]]) ->
             instructions += [free for level, free in unfreed if level <= computation.level]
             unfreed = [(level, free) for level, free in unfreed if level > computation.level]
             if computation.sends:  # not yet: the rank would wait for them to leave instead of computing
-                unfreed.append((computation.freed, Instruction(Op.FREE, stage, micro_batch, gradient=True)))
-    return instructions + [free for _, free in unfreed]
+                leaving.append((computation.freed, Instruction(Op.FREE, stage, micro_batch, gradient=True)))
+                if len(leaving) >= _BEHIND:
+                    unfreed.append(leaving.popleft())
+    return instructions + [free for _, free in (*unfreed, *leaving)]
 
 
 def _arrivals(rank: int, computations: Sequence[Sequence[_Computation]]) -> dict[Channel, list[Instruction]]:
@@ -209,14 +222,36 @@ def _arrivals(rank: int, computations: Sequence[Sequence[_Computation]]) -> dict
     return arriving
 
 
-def _synchronisation(rank: int, buckets: Sequence[Bucket], *, clip: bool) -> list[Instruction]:
+def _synchronised(
+    rank: int,
+    instructions: Sequence[Instruction],
+    endings: Sequence[int],
+    buckets: Sequence[Bucket],
+    *,
+    clip: bool,
+) -> Iterator[Instruction]:
+    """The rank's instructions with sums of each stage's buckets right behind its last backward and what that sends.
+
+    Stages end in the order `endings`, also on a rank that has no rows for some of them.
+    """
     own = [bucket for bucket in buckets if rank in bucket.ranks]
     shared = [bucket for bucket in own if len(bucket.ranks) > 1]
-    reduce = [Instruction(Op.REDUCE_TIED if b.tied else Op.REDUCE, name=b.name) for b in shared]
-    wait = [Instruction(Op.AWAIT, name=b.name) for b in shared]
-    norm = [Instruction(Op.CLIP)] if clip else []
-    step = [Instruction(Op.STEP, name=b.name) for b in own]
-    return [*reduce, *wait, Instruction(Op.LOSS), *norm, *step]
+    last = {ins.stage: index for index, ins in enumerate(instructions) if ins.op in COMPUTE}
+    due = deque((stage, last.get(stage, -1)) for stage in endings)
+    for index, instruction in enumerate(instructions):
+        if instruction.op is not Op.SEND:
+            while due and due[0][1] < index:
+                stage, _ = due.popleft()
+                yield from (Instruction(Op.REDUCE, name=b.name) for b in shared if b.stage == stage)
+        yield instruction
+    for stage, _ in due:
+        yield from (Instruction(Op.REDUCE, name=b.name) for b in shared if b.stage == stage)
+    yield from (Instruction(Op.REDUCE_TIED, name=b.name) for b in shared if b.tied)
+    yield from (Instruction(Op.AWAIT, name=b.name) for b in shared)
+    yield Instruction(Op.LOSS)
+    if clip:
+        yield Instruction(Op.CLIP)
+    yield from (Instruction(Op.STEP, name=b.name) for b in own)
 
 
 def make_buckets(plan: Plan, cuts: Sequence[StageCut]) -> tuple[Bucket, ...]:
@@ -238,11 +273,12 @@ def make_buckets(plan: Plan, cuts: Sequence[StageCut]) -> tuple[Bucket, ...]:
             next_dtype = own[position + 1].dtype if position + 1 < len(own) else None
             if size >= plan.bucket_bytes or next_dtype != parameter.dtype:  # one flat tensor has one type
                 number = sum(b.name.startswith(f"s{part.index}.") for b in buckets)
-                buckets.append(Bucket(f"s{part.index}.{number}", tuple(names), size, plan.stage_ranks(part.index)))
+                ranks = plan.stage_ranks(part.index)
+                buckets.append(Bucket(f"s{part.index}.{number}", tuple(names), size, ranks, part.index))
                 names, size = [], 0
     tied = {name: stages for name, stages in holders.items() if len(stages) > 1}
     for number, (name, stages) in enumerate(tied.items()):
         ranks = tuple(sorted({rank for stage in stages for rank in plan.stage_ranks(stage)}))
         size = next(p.num_bytes for part in cuts for p in part.parameters if p.name == name)
-        buckets.append(Bucket(f"tied.{number}", (name,), size, ranks, tied=True))
+        buckets.append(Bucket(f"tied.{number}", (name,), size, ranks))
     return tuple(buckets)

@@ -15,13 +15,20 @@ from plait.program.instructions import Instruction
 
 @dataclass(frozen=True)
 class Bucket:
-    """Parameters whose gradients are summed together over `ranks` and updated together."""
+    """Parameters whose gradients are summed together over `ranks` and updated together.
+
+    They belong to one `stage`, or are one tied parameter of several.
+    """
 
     name: str
     parameters: tuple[str, ...]
     num_bytes: int
     ranks: tuple[int, ...]
-    tied: bool = False
+    stage: int | None = None
+
+    @property
+    def tied(self) -> bool:
+        return self.stage is None
 
 
 @dataclass(frozen=True)

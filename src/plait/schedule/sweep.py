@@ -1,8 +1,10 @@
 """List scheduling: the order that comes out when everybody always does at once the most urgent thing there is to do.
 
-Simulated time goes from event to event. Every position is a serial resource, and so is every channel between two
-positions. A free position takes, of what is ready, the oldest micro-batch's backward, or else the oldest one's
-forward, or else a weight gradient; a free channel takes a gradient before an activation. Nobody waits on purpose.
+Simulated time goes from event to event. Every position is a serial resource: when free, it takes of what is ready the
+oldest micro-batch's backward, or else the oldest one's forward, or else a weight gradient. Nobody waits on purpose.
+Forwards may be given the first place instead, which lets late stages end early: they are done while early ones still
+work backwards. Every channel is a serial resource too, first ready first served: one for each two positions, or those
+on the ways that the caller names, which boundaries may have in common.
 
 A position holds a micro-batch of a stage from the start of its forward to the end of its backward (of `W` where that
 is split) and starts no forward that would take it past its limit. Forwards of early stages could fill a position that
@@ -14,11 +16,11 @@ free for each later stage at its position:
 Were everything blocked, take the deepest blocked stage s: p holds nothing of s or a later stage, for that would be
 blocked deeper still, and the forwards of earlier stages have left the place that s needs. So something always runs.
 
-Every action and transfer becomes ready by the end of exactly one other, so n of them cost O(n log n).
+Every action becomes ready by the end of exactly one other, so n of them cost O(n log n).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -30,9 +32,24 @@ Seconds = Callable[[int, Kind], float]  # of an action, by stage and kind
 TransferSeconds = Callable[[int, bool], float]  # between stages s and s+1, by s and whether it is the gradient
 
 
+class Way(NamedTuple):
+    """What a transfer keeps busy: channels, each for some seconds; it is there a latency after it has left the last."""
+
+    hops: tuple[tuple[Hashable, float], ...]
+    latency: float = 0.0
+
+
+WayOf = Callable[[int, bool], Way]  # by boundary and whether it is the gradient
+
+
 class Swept(NamedTuple):
     lanes: tuple[tuple[Action, ...], ...]
-    seconds: float  # until the last action ends
+    stage_ends: tuple[float, ...]  # of each stage's last action
+
+    @property
+    def seconds(self) -> float:
+        """Until the last action ends."""
+        return max(self.stage_ends)
 
 
 def unit_time(*_: object) -> float:
@@ -51,27 +68,41 @@ def sweep(
     transfer_seconds: TransferSeconds = unit_time,
     limits: Sequence[int] | None = None,
     split: bool = False,
+    forwards_first: bool = False,
+    way_of: WayOf | None = None,
     full_duplex: bool = True,
 ) -> Swept:
-    """Lanes of the greedy order, and when it ends.
+    """Lanes of the greedy order, and when each stage ends.
 
     `limits[p]` is how many micro-batches position p may hold, each of its stages' counted; without, memory is no
-    matter. `split` makes backwards `I` and `W`. Without `full_duplex` the two directions between two positions take
-    turns. Transfers of no time, and those within a position, need no channel.
+    matter. `split` makes backwards `I` and `W`. Without `way_of` every two positions have a channel to themselves that
+    takes `transfer_seconds`, for each direction, or without `full_duplex` for both in turns. Transfers of no time, and
+    those within a position, need no channel.
 
-    >>> lanes, end = sweep([[0], [1]], 2, transfer_seconds=no_time, limits=[2, 1])
-    >>> [" ".join(map(str, lane)) for lane in lanes], end
+    >>> swept = sweep([[0], [1]], 2, transfer_seconds=no_time, limits=[2, 1])
+    >>> [" ".join(map(str, lane)) for lane in swept.lanes], swept.seconds
     (['0F0 0F1 0B0 0B1', '1F0 1B0 1F1 1B1'], 6.0)
     """
-    resources = [_Resource(limit) for limit in _checked(limits, positions)]
+    resources = [_Resource(limit, forwards_first=forwards_first) for limit in _checked(limits, positions)]
     steps = _actions(positions, resources, seconds, split=split)
-    _connect(steps, len(steps) // (3 if split else 2), transfer_seconds, full_duplex=full_duplex)
-    end = _run(steps, micro_batches)
+    num_stages = len(steps) // (3 if split else 2)
+    position_of = {stage: place for place, stages in enumerate(positions) for stage in stages}
+
+    def between_positions(boundary: int, gradient: bool) -> Way:
+        there, back = position_of[boundary], position_of[boundary + 1]
+        ends = (back, there) if gradient else (there, back)
+        return Way(((ends if full_duplex else tuple(sorted(ends)), transfer_seconds(boundary, gradient)),))
+
+    _connect(steps, num_stages, way_of or between_positions)
+    _run(steps, micro_batches)
+    ends = [0.0] * num_stages
+    for step in steps:
+        ends[step.name[0]] = max(ends[step.name[0]], step.ended)
     lanes = tuple(
         tuple(Action(*steps[task // micro_batches].name, task % micro_batches) for task in resource.taken)
         for resource in resources
     )
-    return Swept(lanes, end)
+    return Swept(lanes, tuple(ends))
 
 
 def _checked(limits: Sequence[int] | None, positions: Positions) -> Sequence[float]:
@@ -92,9 +123,10 @@ def _checked(limits: Sequence[int] | None, positions: Positions) -> Sequence[flo
 
 @dataclass(slots=True, eq=False)
 class _Resource:
-    """A position or a channel."""
+    """A position."""
 
     limit: float = math.inf
+    forwards_first: bool = False
     held: int = 0
     idle: bool = True
     backwards: list[int] = field(default_factory=list)  # heaps of the tasks that are ready
@@ -103,9 +135,16 @@ class _Resource:
     taken: list[int] = field(default_factory=list)
 
 
+class _Transfer(NamedTuple):
+    """Channels by number, with the seconds each is busy; and the latency."""
+
+    hops: tuple[tuple[int, float], ...]
+    latency: float
+
+
 @dataclass(slots=True, eq=False)
 class _Step:
-    """What every micro-batch goes through alike: an action of a stage, or a transfer."""
+    """An action of a stage, which every micro-batch goes through alike."""
 
     name: tuple[int, Kind]
     seconds: float
@@ -114,7 +153,8 @@ class _Step:
     leaves: int = 0  # places that must stay free when a forward starts
     frees: int = 0  # places given back at the end
     first: int = 0
-    after: list["_Step"] = field(default_factory=list)  # what its end makes ready
+    ended: float = 0.0
+    after: list[tuple["_Step", _Transfer | None]] = field(default_factory=list)  # what its end makes ready
 
 
 def _actions(positions: Positions, resources: Sequence[_Resource], seconds: Seconds, *, split: bool) -> list[_Step]:
@@ -136,39 +176,36 @@ def _actions(positions: Positions, resources: Sequence[_Resource], seconds: Seco
     return steps
 
 
-def _connect(steps: list[_Step], num_stages: int, transfer_seconds: TransferSeconds, *, full_duplex: bool) -> None:
-    """What makes what ready; transfers that take time become steps of their own, on the channel of their positions."""
+def _connect(steps: Sequence[_Step], num_stages: int, way_of: WayOf) -> None:
+    """What makes what ready, over which channels."""
     backwards, forwards, weights = steps[:num_stages], steps[num_stages : 2 * num_stages][::-1], steps[2 * num_stages :]
-    channels: dict[tuple[int, int], _Resource] = {}
+    numbers: dict[Hashable, int] = {}
 
     def link(before: _Step, after: _Step, boundary: int, *, gradient: bool) -> None:
-        taken = transfer_seconds(boundary, gradient)
-        if before.resource is after.resource or taken == 0:
-            before.after.append(after)
-            return
-        ends = (id(before.resource), id(after.resource))
-        channel = channels.setdefault(ends if full_duplex else (min(ends), max(ends)), _Resource())
-        ready = channel.backwards if gradient else channel.forwards
-        transfer = _Step(before.name, taken, channel, ready, after=[after])
-        before.after.append(transfer)
-        steps.append(transfer)
+        transfer = None
+        if before.resource is not after.resource:
+            way = way_of(boundary, gradient)
+            hops = tuple((numbers.setdefault(name, len(numbers)), taken) for name, taken in way.hops if taken > 0)
+            transfer = _Transfer(hops, way.latency) if hops or way.latency else None
+        before.after.append((after, transfer))
 
     for boundary in range(num_stages - 1):
         link(backwards[boundary + 1], backwards[boundary], boundary, gradient=True)
-    for boundary in reversed(range(num_stages - 1)):
         link(forwards[boundary], forwards[boundary + 1], boundary, gradient=False)
-    forwards[-1].after.append(backwards[-1])
+    forwards[-1].after.append((backwards[-1], None))
     for backward, weight in zip(backwards, weights, strict=False):
-        backward.after.append(weight)
+        backward.after.append((weight, None))
 
 
-def _run(steps: Sequence[_Step], micro_batches: int) -> float:
-    """Every task through its resource, which notes the order; when the last one ends."""
+def _run(steps: Sequence[_Step], micro_batches: int) -> None:
+    """Every task through its resource, which notes the order."""
     for index, step in enumerate(steps):
         step.first = index * micro_batches
+    num_tasks = len(steps) * micro_batches
     entry = next(step for step in steps if step.name == (0, "F"))
     entry.ready += range(entry.first, entry.first + micro_batches)
-    events: list[tuple[float, int]] = []  # when which task ends
+    channel_free: dict[int, float] = {}
+    events: list[tuple[float, int]] = []  # when which task ends, or from `num_tasks` on, when which has what it needs
     touched = [entry.resource]
     now = 0.0
     while True:
@@ -179,26 +216,48 @@ def _run(steps: Sequence[_Step], micro_batches: int) -> float:
                     resource.idle = False
                     heappush(events, (now + steps[task // micro_batches].seconds, task))
         if not events:
-            return now
+            return
         now = events[0][0]
         touched = []
         while events and events[0][0] == now:  # whoever is free at this moment sees all that is ready at it
             _, task = heappop(events)
+            if task >= num_tasks:
+                task -= num_tasks
+                step = steps[task // micro_batches]
+                heappush(step.ready, task)
+                touched.append(step.resource)
+                continue
             step = steps[task // micro_batches]
+            step.ended = now
             resource = step.resource
             resource.idle = True
             resource.held -= step.frees
             touched.append(resource)
-            for later in step.after:
-                heappush(later.ready, later.first + task - step.first)
-                touched.append(later.resource)
+            for later, transfer in step.after:
+                if transfer is None:
+                    heappush(later.ready, later.first + task - step.first)
+                    touched.append(later.resource)
+                else:
+                    arrival = _arrival(transfer, now, channel_free)
+                    heappush(events, (arrival, num_tasks + later.first + task - step.first))
+
+
+def _arrival(transfer: _Transfer, now: float, channel_free: dict[int, float]) -> float:
+    """When a transfer that is ready now has passed all its channels."""
+    left = now
+    for channel, taken in transfer.hops:
+        done = max(channel_free.get(channel, 0.0), now) + taken
+        channel_free[channel] = done
+        left = max(left, done)
+    return left + transfer.latency
 
 
 def _take(resource: _Resource, steps: Sequence[_Step], micro_batches: int) -> int | None:
     forwards = resource.forwards
-    if resource.backwards:
+    may_start = bool(forwards) and resource.held + steps[forwards[0] // micro_batches].leaves < resource.limit
+    if resource.backwards and not (may_start and resource.forwards_first):
         task = heappop(resource.backwards)
-    elif forwards and resource.held + steps[forwards[0] // micro_batches].leaves < resource.limit:
+    elif may_start:
         task = heappop(forwards)
         resource.held += 1
     elif resource.weights:

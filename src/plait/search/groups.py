@@ -38,6 +38,7 @@ class Groups:
     _busy: dict[tuple[Group, Group], dict[int, float]] = field(default_factory=dict)
     _transfers: dict[tuple[Group, Group], tuple[float, float]] = field(default_factory=dict)
     _sums: dict[Group, tuple[float, float]] = field(default_factory=dict)
+    _sum_channels: dict[Group, tuple[tuple[int, float], ...]] = field(default_factory=dict)
 
     def shares(self, group: Group) -> tuple[float, ...]:
         """In proportion to speed; 1 for all where they are alike."""
@@ -91,6 +92,13 @@ class Groups:
             some, _ = sync_seconds(self.sync, 1e9, group, self.cluster)
             self._sums[group] = (fixed, (some - fixed) / 1e9)
         return self._sums[group]
+
+    def sum_channels(self, group: Group) -> tuple[tuple[int, float], ...]:
+        """Channels with the seconds a byte of such a sum keeps each of them busy."""
+        if group not in self._sum_channels:
+            _, busy = sync_seconds(self.sync, 1e9, group, self.cluster)
+            self._sum_channels[group] = tuple((channel, seconds / 1e9) for channel, seconds in busy)
+        return self._sum_channels[group]
 
     def _messages(self, senders: Group, receivers: Group) -> list[tuple[int, int, float]]:
         """(sender, receiver, part of the rows) for everybody who shares rows with somebody."""

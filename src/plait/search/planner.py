@@ -2,8 +2,8 @@
 
 1. Seeds: the dynamic program (`prm`) over device orders, grains and numbers of micro-batches.
 2. The most promising, by `score`, are improved by local search.
-3. For the best of these, orders of micro-batches are made (`orders`), and each plan is simulated: what the simulator
-   says is what counts.
+3. For the best of these, orders of micro-batches are made (`orders`), and plans are simulated, the most promising
+   first: what the simulator says is what counts.
 
 Every phase has its share of the budget and stops when that is used up; the first phase always finishes one pass, so
 that there is an answer whatever the budget.
@@ -12,6 +12,7 @@ that there is an answer whatever the budget.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 from plait.cluster import Cluster
@@ -30,7 +31,7 @@ from plait.search.local_search import Freedom, improved
 from plait.search.orders import FUSED, SPLIT, orders
 from plait.search.problem import Problem
 from plait.search.score import Scorer
-from plait.search.seeds import coarse_for, least_memory, seeds
+from plait.search.seeds import coarse_for, least_memory, rough_for, seeds
 from plait.search.virtual import virtual_layouts
 from plait.search.wishes import Wishes, check_wishes
 
@@ -94,6 +95,14 @@ class _Judged(NamedTuple):
     plan: Plan
 
 
+class _Waiting(NamedTuple):
+    """A layout whose next order promises so many seconds; the number only breaks ties."""
+
+    seconds: float
+    number: int
+    tries: Iterator[_Judged | float]
+
+
 class _Search:
     def __init__(self, problem: Problem, wishes: Wishes, start: float, budget_seconds: float) -> None:
         self.problem, self.wishes, self.start, self.budget = problem, wishes, start, budget_seconds
@@ -102,6 +111,7 @@ class _Search:
             counts = {wishes.num_stages} if wishes.num_stages else range(1, len(problem.cluster.devices) + 1)
             check_stage_counts(wishes.pins, problem.graph, set(counts))
         self.loads = fine_loads(problem.graph, problem.costs)
+        self.rough = rough_for(self.loads, self.limits)
         self.coarse = coarse_for(problem, self.loads, self.limits)
         self.groups = Groups(problem.cluster, problem.costs, wishes.sync or "hierarchical")
         self.scorer = Scorer(problem, self.loads, self.groups, split=wishes.schedule in (None, SPLIT, *_SPLITTING))
@@ -138,7 +148,8 @@ class _Search:
 
     def _seeds(self) -> list[Layout]:
         scored: dict[Layout, float] = {}
-        found = seeds(self.problem, self.coarse, self.groups, self.wishes, self.limits, self._until(_SEEDING))
+        chains = self.rough, self.coarse
+        found = seeds(self.problem, *chains, self.groups, self.wishes, self.limits, self._until(_SEEDING))
         for layout in found:
             scored[layout] = self.scorer(layout)
         if self.wishes == Wishes(micro_batches=self.wishes.micro_batches):
@@ -174,37 +185,56 @@ class _Search:
         return virtual_layouts(layout, self.problem, self.groups, self.coarse, self.limits, schedule)
 
     def _judged(self, layouts: Sequence[Layout]) -> Iterator[_Judged]:
-        """The best order of every layout first, then the next best ones, until time is up or all have been seen."""
-        waiting = [self._tries(layout) for layout in layouts if self.scorer.times(layout) is not None]
+        """Plans simulated, always the one next that promises most, until time is up or all have been seen.
+
+        What a layout promises is its score until its orders are made, which are slower and say more.
+        """
+        waiting = [
+            _Waiting(self.scorer(layout), number, self._tries(layout))
+            for number, layout in enumerate(self._unlike(layouts))
+        ]
+        heapify(waiting)
         judged, longest = 0, 0.0
         while waiting:
-            for tries in list(waiting):
-                start = time.perf_counter()
-                if judged and start + longest > self._until(_JUDGING):
-                    return
-                try:
-                    found = next(tries)
-                except StopIteration:
-                    waiting.remove(tries)
-                    continue
-                longest = max(longest, time.perf_counter() - start)
-                if found is not None:
-                    judged += 1
-                    yield found
+            start = time.perf_counter()
+            if judged and start + longest > self._until(_JUDGING):
+                return
+            _, number, tries = heappop(waiting)
+            found = next(tries, None)
+            longest = max(longest, time.perf_counter() - start)
+            if isinstance(found, _Judged):
+                judged += 1
+                yield found
+                found = next(tries, None)
+            if isinstance(found, float):
+                heappush(waiting, _Waiting(found, number, tries))
 
-    def _tries(self, layout: Layout) -> Iterator[_Judged | None]:
+    def _unlike(self, layouts: Sequence[Layout]) -> list[Layout]:
+        """Those that may run; of several that differ in devices alone and take the same times, the first."""
+        unlike: dict[object, Layout] = {}
+        for layout in layouts:
+            times = self.scorer.times(layout)
+            if times is not None:
+                stages = (tuple(times.stages), tuple(times.over), tuple(times.under), times.busiest)
+                unlike.setdefault(
+                    (layout.boundaries, layout.micro_batches, tuple(map(tuple, layout.positions)), stages), layout
+                )
+        return list(unlike.values())
+
+    def _tries(self, layout: Layout) -> Iterator[_Judged | float]:
         """Orders of one layout, the most promising first; after one that does not fit, orders that hold less.
 
-        None where nothing came of it. Layouts with micro-batches of one size misjudge their memory alike.
+        Before each of them the seconds it promises. Layouts with micro-batches of one size misjudge their memory alike.
         """
         reserve = [self.misjudged.get(layout.micro_batches, 0)] * len(layout.positions)
         tried: set[tuple[str, tuple[str, ...]]] = set()
         for _ in range(_FITTINGS):
             missing: dict[int, int] = {}
-            for plan in orders(layout, self.problem, self.groups, self.scorer, self.wishes.schedule, reserve):
+            for seconds, plan in orders(layout, self.problem, self.groups, self.scorer, self.wishes.schedule, reserve):
                 if (plan.schedule, plan.lanes) in tried:
                     continue
                 tried.add((plan.schedule, plan.lanes))
+                yield seconds
                 try:
                     yield _Judged(step_time(plan, self.problem.graph, self.problem.costs), plan)
                 except PlaitError as error:
@@ -217,12 +247,11 @@ class _Search:
             for place, stages in enumerate(layout.positions):
                 reserve[place] += max(missing.get(rank, 0) for rank in plan.stage_ranks(stages[0]))
             self.misjudged[layout.micro_batches] = max(reserve)
-        yield None
 
     def _nothing_fits(self) -> str:
         """Why even the plan that takes the least memory cannot run."""
         smallest = least_memory(self.problem, self.wishes, self.limits)
-        for plan in orders(smallest, self.problem, self.groups, self.scorer, self.wishes.schedule or "1f1b"):
+        for _, plan in orders(smallest, self.problem, self.groups, self.scorer, self.wishes.schedule or "1f1b"):
             try:
                 evaluate(plan, self.problem.graph, self.problem.costs)
             except PlaitError as error:

@@ -64,10 +64,21 @@ class Asked:
 
 
 def shapes(
-    loads: Loads, costs: Costs, groups: Groups, order: list[int], asked: Asked, limits: Limits, grain: int = 1
+    loads: Loads,
+    costs: Costs,
+    groups: Groups,
+    order: list[int],
+    asked: Asked,
+    limits: Limits,
+    grain: int = 1,
+    *,
+    aligned: bool = False,
 ) -> list[Shape]:
-    """The best partitions for each number of stages and threshold, best estimate first."""
-    program = _Program(loads, costs, groups, order, asked, limits, grain)
+    """The best partitions for each number of stages and threshold, best estimate first.
+
+    `aligned` ones have stages on round numbers of blocks that begin where such numbers do, as of many devices all have.
+    """
+    program = _Program(loads, costs, groups, order, asked, limits, grain, aligned=aligned)
     return program.solve() if program.starts else []
 
 
@@ -107,10 +118,20 @@ class _Program:
     """The dynamic program for one order of devices and one number of micro-batches."""
 
     def __init__(
-        self, loads: Loads, costs: Costs, groups: Groups, order: list[int], asked: Asked, limits: Limits, grain: int
+        self,
+        loads: Loads,
+        costs: Costs,
+        groups: Groups,
+        order: list[int],
+        asked: Asked,
+        limits: Limits,
+        grain: int,
+        *,
+        aligned: bool,
     ) -> None:
         self.loads, self.asked, self.grain = loads, asked, grain
         self.blocks = len(order) // grain
+        self.aligned = aligned or self.blocks > _FREE_CHOICE
         self.stages = _Stages(loads, costs, groups, asked, limits)
         most = min(self.blocks, loads.num_edges - 1, _MOST_STAGES)
         self.most_stages = min(most, asked.num_stages or most)
@@ -125,7 +146,7 @@ class _Program:
                 continue
             power = r & -r
             round_number = r in (power, 3 * power) or r == self.blocks
-            if self.blocks <= _FREE_CHOICE or (block % power == 0 and round_number):
+            if not self.aligned or (block % power == 0 and round_number):
                 yield r
 
     def solve(self) -> list[Shape]:

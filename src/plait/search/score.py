@@ -7,21 +7,23 @@ next (and back), A_s the gradient sum and optimiser step, M micro-batches:
     t_s = max over i <= s of sum over i <= k < s of (b_k + c_k) + w_i + A_i     what follows its last backward
     score = max( max_p min h_s + M sum (F_s + B_s) + min max(A_s, t_s) over the stages s of position p,
                   max_s h_s - c_s + M max(c_s, c'_s) + F_s + b_s + t_s,
-                 M max_l busy_l )
+                 max_l M busy_l + summing_l )
 
 where b and w are the parts of a backward others wait for and nobody waits for (I and W where it is split; then s of the
-Ws are done while gradients go down, and t_s is shorter by them), and busy_l is what one micro-batch keeps link l busy.
+Ws are done while gradients go down, and t_s is shorter by them), busy_l is what one micro-batch keeps channel l busy, and
+summing_l what all gradient sums do.
 These are the load, channel and link certificates of the layout (`bounds`), for a micro-batch of average size and with
 values charged on every boundary they pass: near to the truth and quick, no bound.
 """
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from plait.plan import DEFAULT_BUCKET_BYTES
-from plait.search.groups import Groups, Member
+from plait.schedule.sweep import Way
+from plait.search.groups import Group, Groups, Member
 from plait.search.layout import Layout
 from plait.search.loads import Loads
 from plait.search.problem import Problem
@@ -38,13 +40,23 @@ class StageTimes(NamedTuple):
     after: float
 
 
+class Sum(NamedTuple):
+    """All gradient sums of one stage, or of a tied parameter of several, and how long they keep channels busy."""
+
+    stages: tuple[int, ...]
+    seconds: float
+    busy: tuple[tuple[int, float], ...]
+
+
 class LayoutTimes(NamedTuple):
     """What a layout's step is made of. `over` and `under` are transfers across each boundary and back."""
 
     stages: list[StageTimes]
+    sums: list[Sum]
+    step: float  # the longest of the optimiser's, which comes after all sums
     over: list[float]
     under: list[float]
-    busiest: float  # link, per micro-batch
+    busiest: float  # channel, with all its messages and sums
 
 
 class Scorer:
@@ -82,13 +94,44 @@ class Scorer:
             return None
         edges = (0, *layout.boundaries, len(self.trained) - 1)
         part = self.problem.batch_size / layout.micro_batches / rows
+        sums = [*self._sums(layout, edges), *self._tied(layout)]
         stages = []
-        for s, tied in enumerate(self._tied(layout)):
+        longest = 0.0
+        for s in range(layout.num_stages):
             found = self._stage(layout, s, edges[s], edges[s + 1], rows, part)
             if found is None:
                 return None
-            stages.append(found._replace(after=found.after + tied))
-        return LayoutTimes(stages, *self._channels(layout, self.problem.batch_size / layout.micro_batches))
+            longest = max(longest, found.after)
+            summing = sum(one.seconds for one in sums if s in one.stages)
+            stages.append(found._replace(after=found.after + summing))
+        size = self.problem.batch_size / layout.micro_batches
+        return LayoutTimes(stages, sums, longest, *self._channels(layout, size, sums))
+
+    def ways(self, layout: Layout) -> Callable[[int, bool], Way]:
+        """What a micro-batch keeps busy between two stages. Of channels that carry the same, the slowest stands for all."""
+        size = self.problem.batch_size / layout.micro_batches
+        carried: dict[int, dict[tuple[int, bool], float]] = {}
+        latency: dict[tuple[int, bool], float] = {}
+        fr, ff, br, bf = self.crossing
+        for s, boundary in enumerate(layout.boundaries):
+            there, back = layout.groups[s], layout.groups[s + 1]
+            for gradient, ends in ((False, (there, back)), (True, (back, there))):
+                per_row, fixed = (br, bf) if gradient else (fr, ff)
+                num_bytes = per_row[boundary] * size + fixed[boundary]
+                latency[s, gradient] = self.groups.transfer(*ends)[1]
+                for channel, seconds in self.groups.busy(*ends).items():
+                    carried.setdefault(channel, {})[s, gradient] = seconds * num_bytes
+        slowest: dict[frozenset[tuple[int, bool]], int] = {}
+        for channel, loads in carried.items():
+            users = frozenset(loads)
+            if users not in slowest or sum(loads.values()) > sum(carried[slowest[users]].values()):
+                slowest[users] = channel
+        hops: dict[tuple[int, bool], list[tuple[int, float]]] = {key: [] for key in latency}
+        for channel in sorted(slowest.values()):
+            for key, seconds in carried[channel].items():
+                hops[key].append((channel, seconds))
+        ways = {key: Way(tuple(found), latency[key]) for key, found in hops.items()}
+        return lambda boundary, gradient: ways[boundary, gradient]
 
     def room(self, layout: Layout, reserve: Sequence[int]) -> list[int]:
         """How many micro-batches each position could hold in its memory but `reserve`, each of its stages' counted."""
@@ -125,23 +168,28 @@ class Scorer:
             once, each = self._bytes(member, layout.recompute[s], first, last)
             if once + each * held > member.memory_bytes:
                 return None
-        if len(group) > 1:
-            per_bucket, per_byte = self.groups.summing(group)
-            after += per_bucket * math.ceil(trained / DEFAULT_BUCKET_BYTES) + per_byte * trained
         weight = weight if self.split else 0.0
         return StageTimes(forward, backward - weight, weight, after)
 
-    def _tied(self, layout: Layout) -> list[float]:
-        """Seconds each stage takes to sum what it shares with other stages."""
-        seconds = [0.0] * layout.num_stages
+    def _sums(self, layout: Layout, edges: Sequence[int]) -> Iterator[Sum]:
+        """Of each stage that has replicas."""
+        for s, group in enumerate(layout.groups):
+            if len(group) > 1:
+                num_bytes = self.trained[edges[s + 1]] - self.trained[edges[s]]
+                yield self._sum((s,), group, num_bytes, math.ceil(num_bytes / DEFAULT_BUCKET_BYTES))
+
+    def _tied(self, layout: Layout) -> Iterator[Sum]:
+        """Of each parameter that several stages share."""
         for parameter in self.shared_parameters:
             stages = sorted({bisect_right(layout.boundaries, atom) for atom in parameter.atoms})
             if len(stages) > 1:
                 devices = tuple(sorted({device for s in stages for device in layout.groups[s]}))
-                fixed, per_byte = self.groups.summing(devices)
-                for s in stages:
-                    seconds[s] += fixed + per_byte * parameter.num_bytes
-        return seconds
+                yield self._sum(tuple(stages), devices, parameter.num_bytes, 1)
+
+    def _sum(self, stages: tuple[int, ...], group: Group, num_bytes: float, buckets: int) -> Sum:
+        fixed, per_byte = self.groups.summing(group)
+        busy = tuple((channel, seconds * num_bytes) for channel, seconds in self.groups.sum_channels(group))
+        return Sum(stages, fixed * buckets + per_byte * num_bytes, busy)
 
     def _bytes(self, member: Member, recompute: bool, first: int, last: int) -> tuple[float, float]:
         """What a device holds once, and for each micro-batch in flight."""
@@ -153,8 +201,8 @@ class Scorer:
         static = self.held[last] - self.held[first] + (self.trained[last] - self.trained[first]) * (1 + state)
         return (static + leaving + saved, received) if recompute else (static + leaving, received + saved)
 
-    def _channels(self, layout: Layout, size: float) -> tuple[list[float], list[float], float]:
-        """Seconds over each boundary and back, and of the busiest link for one micro-batch."""
+    def _channels(self, layout: Layout, size: float, sums: Sequence[Sum]) -> tuple[list[float], list[float], float]:
+        """Seconds over each boundary and back for one micro-batch, and of the busiest channel in all."""
         over, under = [], []
         busy: dict[int, float] = {}
         fr, ff, br, bf = self.crossing
@@ -166,12 +214,15 @@ class Scorer:
             for channel, share in self.groups.busy(layout.groups[s], layout.groups[s + 1]).items():
                 busy[channel] = busy.get(channel, 0.0) + forward * share
                 busy[channel ^ 1] = busy.get(channel ^ 1, 0.0) + backward * share
-        return over, under, max(busy.values(), default=0.0)
+        total = {channel: layout.micro_batches * seconds for channel, seconds in busy.items()}
+        for found in sums:
+            for channel, seconds in found.busy:
+                total[channel] = total.get(channel, 0.0) + seconds
+        return over, under, max(total.values(), default=0.0)
 
 
 def _step(times: LayoutTimes, layout: Layout) -> float:
-    count = layout.micro_batches
-    return max(_longest(times, layout.positions, count), count * times.busiest)
+    return max(_longest(times, layout.positions, layout.micro_batches), times.busiest)
 
 
 def _longest(times: LayoutTimes, positions: Sequence[Sequence[int]], count: int) -> float:

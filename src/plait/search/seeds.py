@@ -1,9 +1,14 @@
-"""Layouts to start from: the dynamic program over device orders, grains and numbers of micro-batches."""
+"""Layouts to start from: the dynamic program over device orders, grains and numbers of micro-batches.
+
+In two rounds: a rough one on few edges and round numbers of replicas tells which of these are worth the fine one, the
+best first.
+"""
 
 import math
 import time
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, permutations
+from itertools import accumulate, permutations, product
+from typing import NamedTuple
 
 from plait.search.device_order import device_order
 from plait.search.groups import Groups
@@ -16,39 +21,72 @@ from plait.search.problem import Problem
 from plait.search.wishes import Wishes
 
 _EDGES, _FEWER_EDGES = 64, 40  # of the coarse chain, for few and for many devices
+_ROUGH_EDGES = 24
 _BLOCKS = 32  # of devices that the dynamic program deals out
 _FEW = 4  # devices of which every order is tried
 _KEPT = 4  # layouts of each run
 
 
+class _Run(NamedTuple):
+    """What the dynamic program is asked once."""
+
+    asked: Asked
+    order: list[int]
+    grain: int
+
+
 def seeds(
-    problem: Problem, coarse: Loads, groups: Groups, wishes: Wishes, limits: Limits, deadline: float
+    problem: Problem, rough: Loads, coarse: Loads, groups: Groups, wishes: Wishes, limits: Limits, deadline: float
 ) -> Iterator[Layout]:
-    """Layouts worth looking at, for one number of micro-batches after the other; at least those of the first."""
-    counts = micro_batch_counts(problem, wishes)
-    for number, micro_batches in enumerate(counts):
+    """Layouts worth looking at; at least those of the first run."""
+    runs = list(_runs(problem, wishes, limits))
+    promised: dict[int, float] = {}
+    if wishes.replicas is None and len(runs) > 1:
+        half = (time.perf_counter() + deadline) / 2
+        by_asked: dict[Asked, float] = {}
+        for first_order in (True, False):  # it tells which numbers of micro-batches are worth the other orders
+            some = [number for number, run in enumerate(runs) if (run.order is runs[0].order) is first_order]
+            for number in sorted(some, key=lambda number: by_asked.get(runs[number].asked, 0.0)):
+                if promised and time.perf_counter() > half:
+                    break
+                run = runs[number]
+                found = shapes(rough, problem.costs, groups, run.order, run.asked, limits, run.grain, aligned=True)
+                promised[number] = min((shape.estimate for shape in found), default=math.inf)
+                by_asked[run.asked] = min(by_asked.get(run.asked, math.inf), promised[number])
+                yield from (layout_of(shape, run.asked.micro_batches) for shape in found[:_KEPT])
+    for done, number in enumerate(sorted(range(len(runs)), key=lambda number: promised.get(number, math.inf))):
+        if done and time.perf_counter() > deadline:
+            return
+        run = runs[number]
+        found = shapes(coarse, problem.costs, groups, run.order, run.asked, limits, run.grain)
+        yield from (layout_of(shape, run.asked.micro_batches) for shape in found[:_KEPT])
+
+
+def _runs(problem: Problem, wishes: Wishes, limits: Limits) -> Iterator[_Run]:
+    orders = _orders(problem)
+    for micro_batches in micro_batch_counts(problem, wishes):
         rows = math.ceil(problem.batch_size / micro_batches)
-        for order in _orders(problem):
-            for num_stages in _stage_counts(wishes, limits):
-                for grain in _grains(len(order), wishes):
-                    if number and time.perf_counter() > deadline:
-                        return
-                    asked = Asked(
-                        micro_batches,
-                        rows,
-                        recompute=wishes.recompute,
-                        holds_all=wishes.schedule == "gpipe",
-                        num_stages=num_stages,
-                        replicas=wishes.replicas,
-                    )
-                    found = shapes(coarse, problem.costs, groups, order, asked, limits, grain)
-                    yield from (layout_of(shape, micro_batches) for shape in found[:_KEPT])
+        for order, num_stages in product(orders, _stage_counts(wishes, limits)):
+            asked = Asked(
+                micro_batches,
+                rows,
+                recompute=wishes.recompute,
+                holds_all=wishes.schedule == "gpipe",
+                num_stages=num_stages,
+                replicas=wishes.replicas,
+            )
+            yield from (_Run(asked, order, grain) for grain in _grains(len(order), wishes))
 
 
 def coarse_for(problem: Problem, loads: Loads, limits: Limits) -> Loads:
     """The edges that the dynamic program looks at."""
     edges = _EDGES if len(problem.cluster.devices) <= _BLOCKS else _FEWER_EDGES
     return coarse_loads(loads, edges, limits.forced, limits.barred)
+
+
+def rough_for(loads: Loads, limits: Limits) -> Loads:
+    """The edges of the first round."""
+    return coarse_loads(loads, _ROUGH_EDGES, limits.forced, limits.barred)
 
 
 def least_memory(problem: Problem, wishes: Wishes, limits: Limits) -> Layout:
