@@ -1,7 +1,7 @@
 """A plan compiled to instructions per rank: compile, static check, memory, text form."""
 
 from plait.program.check import check_program
-from plait.program.compile import compile_program
+from plait.program.compile import FREES_BEHIND, RECEIVES_AHEAD, compile_program
 from plait.program.error import ProgramError
 from plait.program.instructions import COMPUTE, Instruction, Op, parse_instruction
 from plait.program.memory import RankMemory, batch_bytes, predict_memory
@@ -12,6 +12,8 @@ from plait.program.text import format_program, parse_program
 
 __all__ = [
     "COMPUTE",
+    "FREES_BEHIND",
+    "RECEIVES_AHEAD",
     "Bucket",
     "Edge",
     "Instruction",

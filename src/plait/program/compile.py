@@ -28,8 +28,8 @@ from plait.program.program import Bucket, Edge, Program, StageTable, source_stag
 from plait.schedule import Action, Schedule, make_schedule, schedule_from_lanes
 
 Channel = tuple[int, int]
-_AHEAD = 3  # computations, weight gradients aside, by which a rank's receives are posted early
-_BEHIND = 3  # backwards after which a rank waits for the gradients of one to have left
+RECEIVES_AHEAD = 3  # computations, weight gradients aside, by which a rank's receives are posted early
+FREES_BEHIND = 3  # backwards after which a rank waits for the gradients of one to have left
 _NEVER = 1 << 62  # the level of what waits for ever; the static check says why
 _BACKWARDS = (Op.B, Op.I)  # what makes the gradients to send
 
@@ -111,7 +111,9 @@ def _computations(
             for rank, instruction in _on_ranks(action, stages):
                 found[rank].append(_Computation(instruction, level_of.get(action, _NEVER)))
     for own in found:
-        before: deque[int] = deque(maxlen=_AHEAD)  # levels of the last computations, but for W, which waits for nothing
+        before: deque[int] = deque(
+            maxlen=RECEIVES_AHEAD
+        )  # levels of the last computations, but for W, which waits for nothing
         for computation in own:
             computation.posted = before[0] if before else own[0].level
             if computation.instruction.op is not Op.W:
@@ -199,7 +201,7 @@ def _with_receives(rank: int, computations: Sequence[Sequence[_Computation]]) ->
             unfreed = [(level, free) for level, free in unfreed if level > computation.level]
             if computation.sends:  # not yet: the rank would wait for them to leave instead of computing
                 leaving.append((computation.freed, Instruction(Op.FREE, stage, micro_batch, gradient=True)))
-                if len(leaving) >= _BEHIND:
+                if len(leaving) >= FREES_BEHIND:
                     unfreed.append(leaving.popleft())
     return instructions + [free for _, free in (*unfreed, *leaving)]
 

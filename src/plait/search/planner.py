@@ -11,8 +11,9 @@ that there is an answer whatever the budget.
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from plait.cluster import Cluster
@@ -37,6 +38,8 @@ from plait.search.wishes import Wishes, check_wishes
 
 DEFAULT_BUDGET = 5.0
 _SEEDING, _CLASSICAL, _IMPROVING, _JUDGING = 0.25, 0.4, 0.55, 0.9  # of the budget, by when these phases end
+_PATIENCE = 0.1  # seconds of a step that are worth as much as the time to find them, both as shares
+_EXPECTED = 0.25, 1024  # seconds to judge 1024 micro-batches of replicas
 _FITTINGS = 3  # times the orders of a layout are made again to hold less
 _ANSWERED = 8  # plans of an answer
 _SPLITTING = ("zb-h1", "zb-h2", "zb-v")
@@ -100,7 +103,34 @@ class _Waiting(NamedTuple):
 
     seconds: float
     number: int
+    effort: int
     tries: Iterator[_Judged | float]
+
+
+class _Pace:
+    """How long a step of judging takes for its effort, from those that have been, and whether there is time for it."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.whole = max(deadline - time.perf_counter(), 1e-3)
+        self.seconds, self.effort = _EXPECTED  # weighs as much as a judgement or two
+
+    def allows(self, effort: int) -> bool:
+        return time.perf_counter() + self._seconds(effort) <= self.deadline
+
+    def share(self, effort: int) -> float:
+        """Of the time there was."""
+        return self._seconds(effort) / self.whole
+
+    @contextmanager
+    def measured(self, effort: int) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - start
+        self.effort += effort
+
+    def _seconds(self, effort: int) -> float:
+        return self.seconds / self.effort * effort
 
 
 class _Search:
@@ -187,27 +217,27 @@ class _Search:
     def _judged(self, layouts: Sequence[Layout]) -> Iterator[_Judged]:
         """Plans simulated, always the one next that promises most, until time is up or all have been seen.
 
-        What a layout promises is its score until its orders are made, which are slower and say more.
+        What a layout promises is its score until its orders are made, which are slower and say more. Of two that
+        promise about the same, the one simulated sooner goes first; what would take longer than is left is left out.
         """
-        waiting = [
-            _Waiting(self.scorer(layout), number, self._tries(layout))
-            for number, layout in enumerate(self._unlike(layouts))
-        ]
-        heapify(waiting)
-        judged, longest = 0, 0.0
+        pace = _Pace(self._until(_JUDGING))
+        waiting: list[_Waiting] = []
+        for number, layout in enumerate(self._unlike(layouts)):
+            effort = layout.micro_batches * sum(map(len, layout.groups))
+            heappush(waiting, _Waiting(self.scorer(layout), number, effort, self._tries(layout)))
+        judged = False
         while waiting:
-            start = time.perf_counter()
-            if judged and start + longest > self._until(_JUDGING):
-                return
-            _, number, tries = heappop(waiting)
-            found = next(tries, None)
-            longest = max(longest, time.perf_counter() - start)
+            _, number, effort, tries = heappop(waiting)
+            if judged and not pace.allows(effort):
+                continue
+            with pace.measured(effort):
+                found = next(tries, None)
             if isinstance(found, _Judged):
-                judged += 1
+                judged = True
                 yield found
                 found = next(tries, None)
             if isinstance(found, float):
-                heappush(waiting, _Waiting(found, number, tries))
+                heappush(waiting, _Waiting(found * (1 + _PATIENCE * pace.share(effort)), number, effort, tries))
 
     def _unlike(self, layouts: Sequence[Layout]) -> list[Layout]:
         """Those that may run; of several that differ in devices alone and take the same times, the first."""

@@ -10,8 +10,8 @@ next (and back), A_s the gradient sum and optimiser step, M micro-batches:
                  max_l M busy_l + summing_l )
 
 where b and w are the parts of a backward others wait for and nobody waits for (I and W where it is split; then s of the
-Ws are done while gradients go down, and t_s is shorter by them), busy_l is what one micro-batch keeps channel l busy, and
-summing_l what all gradient sums do.
+Ws are done while gradients go down, and t_s is shorter by them), busy_l is what one micro-batch keeps channel l busy,
+and summing_l what all gradient sums do.
 These are the load, channel and link certificates of the layout (`bounds`), for a micro-batch of average size and with
 values charged on every boundary they pass: near to the truth and quick, no bound.
 """
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from plait.plan import DEFAULT_BUCKET_BYTES
+from plait.program import FREES_BEHIND, RECEIVES_AHEAD
 from plait.schedule.sweep import Way
 from plait.search.groups import Group, Groups, Member
 from plait.search.layout import Layout
@@ -29,6 +30,7 @@ from plait.search.loads import Loads
 from plait.search.problem import Problem
 
 _POWER, _LITTLE = 4, 0.01
+_AHEAD = (RECEIVES_AHEAD + 1) // 2  # micro-batches: every other computation is a forward
 
 
 class StageTimes(NamedTuple):
@@ -108,7 +110,7 @@ class Scorer:
         return LayoutTimes(stages, sums, longest, *self._channels(layout, size, sums))
 
     def ways(self, layout: Layout) -> Callable[[int, bool], Way]:
-        """What a micro-batch keeps busy between two stages. Of channels that carry the same, the slowest stands for all."""
+        """What a micro-batch keeps busy between stages. Of channels that carry the same, the slowest stands for all."""
         size = self.problem.batch_size / layout.micro_batches
         carried: dict[int, dict[tuple[int, bool], float]] = {}
         latency: dict[tuple[int, bool], float] = {}
@@ -199,7 +201,8 @@ class Scorer:
         leaving = self.crossing[0][last] * member.rows + self.crossing[1][last]
         state = self.optimizer[member.kind].state_bytes_per_byte
         static = self.held[last] - self.held[first] + (self.trained[last] - self.trained[first]) * (1 + state)
-        return (static + leaving + saved, received) if recompute else (static + leaving, received + saved)
+        static += leaving * (1 + _AHEAD) + received * (_AHEAD + FREES_BEHIND)  # messages on their way
+        return (static + saved, received) if recompute else (static, received + saved)
 
     def _channels(self, layout: Layout, size: float, sums: Sequence[Sum]) -> tuple[list[float], list[float], float]:
         """Seconds over each boundary and back for one micro-batch, and of the busiest channel in all."""
