@@ -1,39 +1,44 @@
 """Layouts of the classical planners, as starting points: what they find, the search should find too.
 
-Their own orders are left behind: a layout of theirs gets an order made for its times, like any other.
+Each gives those it thinks best by its own quick time, before the simulator judges them. Their own orders are left
+behind: a layout of theirs gets an order made for its times, like any other.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator
+from heapq import nsmallest
 
-from plait.errors import PlaitError
-from plait.plan import Plan
-from plait.search.baselines import BASELINES
+from plait.search.baselines import OPTIONS, Option
 from plait.search.layout import Layout
 from plait.search.problem import Problem
 
 _ASKED = ("data-parallel", "dapple", "pipedream", "grid", "hetpipe", "1f1b")
+_LOOKED_AT, _TAKEN, _ALIKE = 32, 6, 2  # options of each planner; of those taken, with the same stages
 
 
 def classical_layouts(problem: Problem, deadline: float) -> Iterator[Layout]:
-    """From one planner after the other while there is time; those that find nothing are left out."""
+    """From one planner after the other while there is time."""
     longest = 0.0
     for name in _ASKED:
         start = time.perf_counter()
         if start + longest > deadline:
             return
-        try:
-            yield layout_of_plan(BASELINES[name](problem))
-        except PlaitError:
-            continue
-        finally:
-            longest = max(longest, time.perf_counter() - start)
+        for option in _best_few(nsmallest(_LOOKED_AT, OPTIONS[name](problem), key=lambda option: option.seconds)):
+            yield Layout(
+                boundaries=tuple(map(int, option.layout.boundaries)),
+                groups=option.layout.groups,
+                recompute=(False,) * len(option.layout.groups),
+                micro_batches=option.micro_batches,
+            )
+        longest = max(longest, time.perf_counter() - start)
 
 
-def layout_of_plan(plan: Plan) -> Layout:
-    return Layout(
-        boundaries=tuple(stage.start for stage in plan.stages[1:]),
-        groups=tuple(stage.devices for stage in plan.stages),
-        recompute=tuple(stage.recompute for stage in plan.stages),
-        micro_batches=plan.micro_batches,
-    )
+def _best_few(ranked: list[Option]) -> list[Option]:
+    taken: Counter[int] = Counter()
+    chosen = []
+    for option in ranked:
+        taken[id(option.layout)] += 1
+        if taken[id(option.layout)] <= _ALIKE:
+            chosen.append(option)
+    return chosen[:_TAKEN]

@@ -31,6 +31,11 @@ class Layout:
             found.setdefault(group, []).append(stage)
         return list(found.values())
 
+    @cached_property
+    def place_of(self) -> dict[int, int]:
+        """The position of each stage."""
+        return {stage: place for place, stages in enumerate(self.positions) for stage in stages}
+
     @property
     def has_shared_positions(self) -> bool:
         """Whether a group holds more than one stage."""

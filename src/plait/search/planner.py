@@ -22,6 +22,7 @@ from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.plan import Plan
 from plait.search.bounds import Bound, cluster_bound, plan_bound
+from plait.search.chunks import chunked_layouts
 from plait.search.classical import classical_layouts
 from plait.search.contradictions import check_stage_counts, limits_of
 from plait.search.groups import Groups
@@ -45,7 +46,7 @@ _ANSWERED = 8  # plans of an answer
 _SPLITTING = ("zb-h1", "zb-h2", "zb-v")
 MANY_STAGES = ("interleaved", "zb-v")
 _VIRTUAL = 3  # layouts of which those with several stages at a position are made
-_IMPROVED = 12  # seeds that local search starts from
+_IMPROVED, _CLASSICAL_IMPROVED = 12, 6  # seeds that local search starts from, and classical planners' layouts
 
 
 @dataclass(frozen=True)
@@ -183,13 +184,15 @@ class _Search:
         for layout in found:
             scored[layout] = self.scorer(layout)
         if self.wishes == Wishes(micro_batches=self.wishes.micro_batches):
-            self.classical = list(classical_layouts(self.problem, self._until(_CLASSICAL)))
+            found = classical_layouts(self.problem, self._until(_CLASSICAL))
+            self.classical = sorted(dict.fromkeys(found), key=self.scorer)
         return sorted(scored, key=scored.__getitem__)
 
     def _improved(self, layouts: Sequence[Layout]) -> list[Layout]:
         """Local optima, best first, and behind them what they were found from."""
         scored: dict[Layout, float] = {}
-        chosen = list(dict.fromkeys([*_varied(layouts, _IMPROVED), *self.classical]))
+        classical = _varied(self.classical, _CLASSICAL_IMPROVED)
+        chosen = list(dict.fromkeys([*_varied(layouts, _IMPROVED), *classical]))
         for number, layout in enumerate(chosen):
             begin = time.perf_counter()
             share = (self._until(_IMPROVING) - begin) / (len(chosen) - number)
@@ -198,18 +201,18 @@ class _Search:
                 better = improved(layout, self.scorer.downhill, self.may, begin + share)
             scored[better] = self.scorer(better)
         best = sorted(scored, key=scored.__getitem__)
-        return [*best, *(layout for layout in chosen if layout not in scored)]
+        return list(dict.fromkeys([*best, *chosen, *self.classical]))
 
     def _with_virtual(self, layouts: list[Layout]) -> list[Layout]:
-        """Beside the best layouts, those with several stages at each of their positions."""
+        """Beside the layouts, those with several stages at their positions."""
         schedule = self.wishes.schedule
         if schedule in MANY_STAGES:
             return [virtual for layout in layouts for virtual in self._virtual(layout, schedule)]
         if schedule not in (None, SPLIT, FUSED) or self.wishes.num_stages is not None or self.limits.held:
             return layouts
         virtual = [found for layout in layouts[:_VIRTUAL] for found in self._virtual(layout, None)]
-        promising = [layout for layout in virtual if self.scorer(layout) < self.scorer(layouts[0])] if layouts else []
-        return [*layouts[:_VIRTUAL], *sorted(promising, key=self.scorer), *layouts[_VIRTUAL:]]
+        chunked = [found for layout in layouts for found in chunked_layouts(layout, self.loads, self.limits)]
+        return [*layouts, *virtual, *chunked]
 
     def _virtual(self, layout: Layout, schedule: str | None) -> list[Layout]:
         return virtual_layouts(layout, self.problem, self.groups, self.coarse, self.limits, schedule)

@@ -9,8 +9,8 @@ next (and back), A_s the gradient sum and optimiser step, M micro-batches:
                   max_s h_s - c_s + M max(c_s, c'_s) + F_s + b_s + t_s,
                  max_l M busy_l + summing_l )
 
-where b and w are the parts of a backward others wait for and nobody waits for (I and W where it is split; then s of the
-Ws are done while gradients go down, and t_s is shorter by them), busy_l is what one micro-batch keeps channel l busy,
+where b and w are the parts of a backward others wait for and nobody waits for (I and W where it is split; then the Ws
+may all be done while the last gradients go down, and t_s is shorter by them), busy_l is what one micro-batch keeps channel l busy,
 and summing_l what all gradient sums do.
 These are the load, channel and link certificates of the layout (`bounds`), for a micro-batch of average size and with
 values charged on every boundary they pass: near to the truth and quick, no bound.
@@ -143,7 +143,7 @@ class Scorer:
         for stages, kept in zip(layout.positions, reserve, strict=True):
             most = layout.micro_batches * len(stages)
             for member in self.groups.members(layout.groups[stages[0]], rows):
-                needs = [self._bytes(member, layout.recompute[s], edges[s], edges[s + 1]) for s in stages]
+                needs = [self._bytes(member, layout, s, edges[s], edges[s + 1]) for s in stages]
                 free = member.memory_bytes - kept - sum(once for once, _ in needs)
                 most = min(most, int(free / max(1e-9, *(each for _, each in needs))))
             found.append(most)
@@ -154,7 +154,7 @@ class Scorer:
         if len(group) > 1 and self.mixers[last] > self.mixers[first]:
             return None
         trained = self.trained[last] - self.trained[first]
-        held = min(len(layout.positions) - s % len(layout.positions), layout.micro_batches)
+        held = min(len(layout.positions) - layout.place_of[s], layout.micro_batches)
         forward = backward = weight = after = 0.0
         for member in self.groups.members(group, rows):
             ff, fr, bf, br, _, _, wf, wr = self.kinds[member.kind]
@@ -167,7 +167,7 @@ class Scorer:
             forward, backward, weight = max(forward, there), max(backward, back), max(weight, later)
             step = self.optimizer[member.kind].seconds(trained, self.tensors[last] - self.tensors[first])
             after = max(after, step / member.speed)
-            once, each = self._bytes(member, layout.recompute[s], first, last)
+            once, each = self._bytes(member, layout, s, first, last)
             if once + each * held > member.memory_bytes:
                 return None
         weight = weight if self.split else 0.0
@@ -193,7 +193,7 @@ class Scorer:
         busy = tuple((channel, seconds * num_bytes) for channel, seconds in self.groups.sum_channels(group))
         return Sum(stages, fixed * buckets + per_byte * num_bytes, busy)
 
-    def _bytes(self, member: Member, recompute: bool, first: int, last: int) -> tuple[float, float]:
+    def _bytes(self, member: Member, layout: Layout, s: int, first: int, last: int) -> tuple[float, float]:
         """What a device holds once, and for each micro-batch in flight."""
         *_, sf, sr, _, _ = self.kinds[member.kind]
         saved = sf[last] - sf[first] + (sr[last] - sr[first]) * member.rows
@@ -201,8 +201,11 @@ class Scorer:
         leaving = self.crossing[0][last] * member.rows + self.crossing[1][last]
         state = self.optimizer[member.kind].state_bytes_per_byte
         static = self.held[last] - self.held[first] + (self.trained[last] - self.trained[first]) * (1 + state)
-        static += leaving * (1 + _AHEAD) + received * (_AHEAD + FREES_BEHIND)  # messages on their way
-        return (static + saved, received) if recompute else (static, received + saved)
+        if s == 0 or layout.groups[s - 1] != layout.groups[s]:  # else nothing is sent
+            static += received * (_AHEAD + FREES_BEHIND)
+        if s + 1 == layout.num_stages or layout.groups[s + 1] != layout.groups[s]:
+            static += leaving * (1 + _AHEAD)
+        return (static + saved, received) if layout.recompute[s] else (static, received + saved)
 
     def _channels(self, layout: Layout, size: float, sums: Sequence[Sum]) -> tuple[list[float], list[float], float]:
         """Seconds over each boundary and back for one micro-batch, and of the busiest channel in all."""
@@ -238,7 +241,7 @@ def _longest(times: LayoutTimes, positions: Sequence[Sequence[int]], count: int)
             chain += under
             longest = max(longest, head - over + count * max(over, under) + forward + back + chain)
         heads.append(head)
-        tails.append(max(after, chain - min(count, s + 1) * weight))
+        tails.append(max(after, chain - count * weight))
         chain = max(back + chain, back + weight + after)
         head += forward + (times.over[s] if s < len(times.over) else 0.0)
     for stages in positions:

@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 from plait.errors import PlaitError
 from plait.plan import Plan
-from plait.search.baselines.dapple import dapple
-from plait.search.baselines.data_parallel import data_parallel
+from plait.search.baselines.choose import Option
+from plait.search.baselines.dapple import dapple, dapple_options
+from plait.search.baselines.data_parallel import data_parallel, data_parallel_options
+from plait.search.baselines.even_split import even_options
 from plait.search.baselines.gpipe import gpipe
-from plait.search.baselines.grid import grid
-from plait.search.baselines.hetpipe import hetpipe
+from plait.search.baselines.grid import grid, grid_options
+from plait.search.baselines.hetpipe import hetpipe, hetpipe_options
 from plait.search.baselines.one_f_one_b import one_f_one_b
-from plait.search.baselines.pipedream import pipedream
+from plait.search.baselines.pipedream import pipedream, pipedream_options
 from plait.search.judge import evaluate
 from plait.search.problem import Problem
 from plait.simulate import Timeline
@@ -31,6 +34,19 @@ BASELINES: Mapping[str, Baseline] = MappingProxyType(
         "grid": grid,
     }
 )
+
+OPTIONS: Mapping[str, Callable[[Problem], Iterable[Option]]] = MappingProxyType(
+    {
+        "data-parallel": data_parallel_options,
+        "gpipe": partial(even_options, "gpipe"),
+        "1f1b": partial(even_options, "1f1b"),
+        "pipedream": pipedream_options,
+        "dapple": dapple_options,
+        "hetpipe": hetpipe_options,
+        "grid": grid_options,
+    }
+)
+"""What each of them chooses from."""
 
 
 @dataclass(frozen=True)
@@ -70,4 +86,4 @@ def _judge(planner: Baseline, problem: Problem) -> Judged:
     return Judged(found.plan, found.timeline)
 
 
-__all__ = ["BASELINES", "Baseline", "Judged", "Problem", "baseline", "compare"]
+__all__ = ["BASELINES", "OPTIONS", "Baseline", "Judged", "Option", "Problem", "baseline", "compare"]

@@ -16,6 +16,7 @@ none is). The program runs in 1F1B order: DAPPLE's early backward, with as many 
 stages from a stage on (its policy A).
 """
 
+from collections.abc import Iterator
 from itertools import islice
 
 from plait.plan import Plan
@@ -32,10 +33,15 @@ _SPLITS = 3  # taken from each search, of those that fit in memory
 
 
 def dapple(problem: Problem) -> Plan:
+    return best_plan("dapple", problem, dapple_options(problem))
+
+
+def dapple_options(problem: Problem) -> Iterator[Option]:
     setting = Setting(problem)
     blocks = blocks_of(problem, _MOST_BLOCKS)
     counts = spread(micro_batch_counts(problem, 1).tolist(), _SIZES)
-    return best_plan("dapple", problem, (option for count in counts for option in _options(setting, blocks, count)))
+    for count in counts:
+        yield from _options(setting, blocks, count)
 
 
 def _options(setting: Setting, blocks: Blocks, micro_batches: int) -> list[Option]:

@@ -13,7 +13,7 @@ import numpy as np
 from plait.graph import Graph
 from plait.plan import Plan
 from plait.search.baselines.blocks import Numbers, between
-from plait.search.baselines.choose import best_plan, options
+from plait.search.baselines.choose import Option, best_plan, options
 from plait.search.baselines.layout import Layout
 from plait.search.baselines.min_max import min_max
 from plait.search.baselines.setting import Setting
@@ -22,12 +22,16 @@ from plait.search.problem import Problem
 
 def even_split(name: str, schedule: str, problem: Problem) -> Plan:
     """One stage per device, in file order, with the best number of micro-batches."""
+    return best_plan(name, problem, even_options(schedule, problem))
+
+
+def even_options(schedule: str, problem: Problem) -> Iterator[Option]:
     setting = Setting(problem)
     most = min(len(setting.devices), len(setting.atoms))
     *_, splits = even_boundaries(setting, most)
     groups = tuple((device,) for device in setting.devices[:most])
-    layouts = [Layout(setting, boundaries, groups) for boundaries in splits]
-    return best_plan(name, problem, (option for layout in layouts for option in options(layout, schedule)))
+    for boundaries in splits:
+        yield from options(Layout(setting, boundaries, groups), schedule)
 
 
 def even_boundaries(setting: Setting, most: int) -> Iterator[list[tuple[int, ...]]]:

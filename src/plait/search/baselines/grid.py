@@ -26,10 +26,11 @@ _ROUNDS = 2  # stages at each position of an interleaved schedule
 
 
 def grid(problem: Problem) -> Plan:
-    return best_plan("grid", problem, _sweep(Setting(problem)))
+    return best_plan("grid", problem, grid_options(problem))
 
 
-def _sweep(setting: Setting) -> Iterator[Option]:
+def grid_options(problem: Problem) -> Iterator[Option]:
+    setting = Setting(problem)
     devices, atoms = len(setting.devices), len(setting.atoms)
     most = min(devices, atoms)
     most_interleaved = min(_ROUNDS * most, atoms) if devices <= _LARGE else 1

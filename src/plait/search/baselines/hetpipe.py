@@ -37,12 +37,12 @@ Workers = tuple[tuple[int, ...], ...]
 
 
 def hetpipe(problem: Problem) -> Plan:
+    return best_plan("hetpipe", problem, hetpipe_options(problem))
+
+
+def hetpipe_options(problem: Problem) -> Iterator[Option]:
     setting = Setting(problem)
     blocks = blocks_of(problem, _MOST_BLOCKS)
-    return best_plan("hetpipe", problem, _options(setting, blocks))
-
-
-def _options(setting: Setting, blocks: Blocks) -> Iterator[Option]:
     for workers in virtual_workers(setting.network.hosts):
         if len(workers[0]) > len(blocks):
             continue

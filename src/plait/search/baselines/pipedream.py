@@ -15,6 +15,7 @@ plan is run with every number of micro-batches. A stage on m devices needs m row
 gradients and optimiser must fit.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from plait.plan import Plan
 from plait.search.baselines.blocks import Array, Blocks, Numbers, between, blocks_of
-from plait.search.baselines.choose import best_plan, micro_batch_counts, options, spread
+from plait.search.baselines.choose import Option, best_plan, micro_batch_counts, options, spread
 from plait.search.baselines.fits import weights_fit
 from plait.search.baselines.layout import Layout
 from plait.search.baselines.setting import Setting
@@ -34,12 +35,17 @@ Stage = tuple[int, int, int]  # first block, the block after its last, replicas
 
 
 def pipedream(problem: Problem) -> Plan:
+    return best_plan("pipedream", problem, pipedream_options(problem))
+
+
+def pipedream_options(problem: Problem) -> Iterator[Option]:
     setting = Setting(problem)
     blocks = blocks_of(problem, _MOST_BLOCKS)
     sizes = [problem.batch_size / n for n in spread(micro_batch_counts(problem, 1).tolist(), _SIZES)]
     found = dict.fromkeys(_stages(setting, blocks, rows) for rows in sizes)
-    layouts = [_layout(setting, blocks, stages) for stages in found if stages]
-    return best_plan("pipedream", problem, (option for layout in layouts for option in options(layout, "1f1b")))
+    for stages in found:
+        if stages:
+            yield from options(_layout(setting, blocks, stages), "1f1b")
 
 
 @dataclass(frozen=True)
