@@ -5,6 +5,8 @@ the links when a v-th of its last backward is done, and computes on beside them.
 cost nothing else. It pays where the last backward is long: with few micro-batches.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 from plait.search.layout import Layout
@@ -28,11 +30,11 @@ def chunked_layouts(layout: Layout, loads: Loads, limits: Limits) -> list[Layout
 
 
 def _chunked(layout: Layout, loads: Loads, limits: Limits, count: int) -> Layout:
-    work = sum(kind.backward_per_row + kind.backward_fixed for kind in loads.kinds.values())
+    work = np.sum([kind.backward_per_row + kind.backward_fixed for kind in loads.kinds.values()], axis=0)
     may = np.setdiff1d(loads.edges[1:-1], list(limits.barred))
     starts: list[tuple[int, int]] = []  # first atoms of the chunks, and whose they are
     edges = (0, *layout.boundaries, int(loads.edges[-1]))
-    for stage, (first, last) in enumerate(zip(edges, edges[1:], strict=False)):
+    for stage, (first, last) in enumerate(pairwise(edges)):
         starts.append((first, stage))
         inside = may[(may > first) & (may < last)]
         if len(layout.groups[stage]) > 1 and len(inside):

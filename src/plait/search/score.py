@@ -10,8 +10,8 @@ next (and back), A_s the gradient sum and optimiser step, M micro-batches:
                  max_l M busy_l + summing_l )
 
 where b and w are the parts of a backward others wait for and nobody waits for (I and W where it is split; then the Ws
-may all be done while the last gradients go down, and t_s is shorter by them), busy_l is what one micro-batch keeps channel l busy,
-and summing_l what all gradient sums do.
+may all be done while the last gradients go down, and t_s is shorter by them), busy_l is what one micro-batch keeps
+channel l busy, and summing_l what all gradient sums do.
 These are the load, channel and link certificates of the layout (`bounds`), for a micro-batch of average size and with
 values charged on every boundary they pass: near to the truth and quick, no bound.
 """
