@@ -72,7 +72,7 @@ class RandomModel(nn.Module):
             case "softmax":
                 return a.softmax(1)
             case "norm":
-                return self.norm(a)
+                return self.norm(copied(a))  # of another layout PyTorch's prediction of the result's layout is wrong
             case "add":
                 return a + b
             case "mul":

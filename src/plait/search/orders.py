@@ -96,7 +96,7 @@ def _with_sums(ends: Sequence[float], times: LayoutTimes) -> float:
     free: dict[int, float] = {}
     latest = max(ends)
     for ready, found in sorted((max(ends[s] for s in found.stages), found) for found in times.sums):
-        start = max(ready, *(free.get(channel, 0.0) for channel, _ in found.busy))
+        start = max([ready, *(free.get(channel, 0.0) for channel, _ in found.busy)])
         for channel, seconds in found.busy:
             free[channel] = start + seconds
         latest = max(latest, start + found.seconds)

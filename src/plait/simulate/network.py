@@ -92,7 +92,7 @@ class Network:
     def occupy(self, hops: Hops, ready: float, seconds: float) -> tuple[float, float]:
         """From when to when something uses all these channels together, each as long as it needs it."""
         free = self.channel_free
-        start = max(ready, *(free[channel] for channel, _ in hops))
+        start = max([ready, *(free[channel] for channel, _ in hops)])
         for channel, busy in hops:
             free[channel] = start + busy
         return start, start + seconds
