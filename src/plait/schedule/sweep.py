@@ -4,7 +4,8 @@ Simulated time goes from event to event. Every position is a serial resource: wh
 oldest micro-batch's backward, or else the oldest one's forward, or else a weight gradient. Nobody waits on purpose.
 Forwards may be given the first place instead, which lets late stages end early: they are done while early ones still
 work backwards. Every channel is a serial resource too, first ready first served: one for each two positions, or those
-on the ways that the caller names, which boundaries may have in common.
+on the ways that the caller names, which boundaries may have in common. Gradient sums follow when all actions of their
+stages have ended, those of one group one after the other.
 
 A position holds a micro-batch of a stage from the start of its forward to the end of its backward (of `W` where that
 is split) and starts no forward that would take it past its limit. Forwards of early stages could fill a position that
@@ -42,14 +43,18 @@ class Way(NamedTuple):
 WayOf = Callable[[int, bool], Way]  # by boundary and whether it is the gradient
 
 
+class GradientSum(NamedTuple):
+    """What follows the last actions of some stages: it takes its turn on each of its channels."""
+
+    stages: tuple[int, ...]
+    seconds: float
+    hops: tuple[tuple[Hashable, float], ...]
+    group: Hashable  # sums of one group follow one another
+
+
 class Swept(NamedTuple):
     lanes: tuple[tuple[Action, ...], ...]
-    stage_ends: tuple[float, ...]  # of each stage's last action
-
-    @property
-    def seconds(self) -> float:
-        """Until the last action ends."""
-        return max(self.stage_ends)
+    seconds: float  # until the last action and the last sum end
 
 
 def unit_time(*_: object) -> float:
@@ -71,8 +76,9 @@ def sweep(
     forwards_first: bool = False,
     way_of: WayOf | None = None,
     full_duplex: bool = True,
+    sums: Sequence[GradientSum] = (),
 ) -> Swept:
-    """Lanes of the greedy order, and when each stage ends.
+    """Lanes of the greedy order, and when all has ended.
 
     `limits[p]` is how many micro-batches position p may hold, each of its stages' counted; without, memory is no
     matter. `split` makes backwards `I` and `W`. Without `way_of` every two positions have a channel to themselves that
@@ -93,16 +99,14 @@ def sweep(
         ends = (back, there) if gradient else (there, back)
         return Way(((ends if full_duplex else tuple(sorted(ends)), transfer_seconds(boundary, gradient)),))
 
-    _connect(steps, num_stages, way_of or between_positions)
-    _run(steps, micro_batches)
-    ends = [0.0] * num_stages
-    for step in steps:
-        ends[step.name[0]] = max(ends[step.name[0]], step.ended)
+    channels = _Channels()
+    _connect(steps, num_stages, way_of or between_positions, channels)
+    seconds_taken = _Run(steps, micro_batches, _Sums(sums, steps, micro_batches, channels)).run()
     lanes = tuple(
         tuple(Action(*steps[task // micro_batches].name, task % micro_batches) for task in resource.taken)
         for resource in resources
     )
-    return Swept(lanes, tuple(ends))
+    return Swept(lanes, seconds_taken)
 
 
 def _checked(limits: Sequence[int] | None, positions: Positions) -> Sequence[float]:
@@ -153,7 +157,6 @@ class _Step:
     leaves: int = 0  # places that must stay free when a forward starts
     frees: int = 0  # places given back at the end
     first: int = 0
-    ended: float = 0.0
     after: list[tuple["_Step", _Transfer | None]] = field(default_factory=list)  # what its end makes ready
 
 
@@ -176,16 +179,15 @@ def _actions(positions: Positions, resources: Sequence[_Resource], seconds: Seco
     return steps
 
 
-def _connect(steps: Sequence[_Step], num_stages: int, way_of: WayOf) -> None:
+def _connect(steps: Sequence[_Step], num_stages: int, way_of: WayOf, channels: "_Channels") -> None:
     """What makes what ready, over which channels."""
     backwards, forwards, weights = steps[:num_stages], steps[num_stages : 2 * num_stages][::-1], steps[2 * num_stages :]
-    numbers: dict[Hashable, int] = {}
 
     def link(before: _Step, after: _Step, boundary: int, *, gradient: bool) -> None:
         transfer = None
         if before.resource is not after.resource:
             way = way_of(boundary, gradient)
-            hops = tuple((numbers.setdefault(name, len(numbers)), taken) for name, taken in way.hops if taken > 0)
+            hops = channels.numbered(way.hops)
             transfer = _Transfer(hops, way.latency) if hops or way.latency else None
         before.after.append((after, transfer))
 
@@ -197,59 +199,156 @@ def _connect(steps: Sequence[_Step], num_stages: int, way_of: WayOf) -> None:
         backward.after.append((weight, None))
 
 
-def _run(steps: Sequence[_Step], micro_batches: int) -> None:
-    """Every task through its resource, which notes the order."""
-    for index, step in enumerate(steps):
-        step.first = index * micro_batches
-    num_tasks = len(steps) * micro_batches
-    entry = next(step for step in steps if step.name == (0, "F"))
-    entry.ready += range(entry.first, entry.first + micro_batches)
-    channel_free: dict[int, float] = {}
-    events: list[tuple[float, int]] = []  # when which task ends, or from `num_tasks` on, when which has what it needs
-    touched = [entry.resource]
-    now = 0.0
-    while True:
-        for resource in touched:
-            if resource.idle:
-                task = _take(resource, steps, micro_batches)
-                if task is not None:
-                    resource.idle = False
-                    heappush(events, (now + steps[task // micro_batches].seconds, task))
-        if not events:
-            return
-        now = events[0][0]
-        touched = []
-        while events and events[0][0] == now:  # whoever is free at this moment sees all that is ready at it
-            _, task = heappop(events)
-            if task >= num_tasks:
-                task -= num_tasks
-                step = steps[task // micro_batches]
-                heappush(step.ready, task)
-                touched.append(step.resource)
-                continue
-            step = steps[task // micro_batches]
-            step.ended = now
-            resource = step.resource
-            resource.idle = True
-            resource.held -= step.frees
-            touched.append(resource)
-            for later, transfer in step.after:
-                if transfer is None:
-                    heappush(later.ready, later.first + task - step.first)
-                    touched.append(later.resource)
+class _Channels:
+    """Numbers for channels, and when each is free."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self.free: list[float] = []
+
+    def numbered(self, hops: Sequence[tuple[Hashable, float]]) -> tuple[tuple[int, float], ...]:
+        found = tuple((self._numbers.setdefault(name, len(self._numbers)), taken) for name, taken in hops if taken > 0)
+        self.free += [0.0] * (len(self._numbers) - len(self.free))
+        return found
+
+
+class _Sums:
+    """Gradient sums: which are ready, and which is under way in every group."""
+
+    def __init__(
+        self, sums: Sequence[GradientSum], steps: Sequence[_Step], micro_batches: int, channels: _Channels
+    ) -> None:
+        self.channels = channels
+        self.sums = sums
+        self.hops = [channels.numbered(found.hops) for found in sums]
+        self.of_stage: dict[int, list[int]] = {}
+        for number, found in enumerate(sums):
+            for stage in found.stages:
+                self.of_stage.setdefault(stage, []).append(number)
+        self.lacking = [len(found.stages) for found in sums]
+        self.left = dict.fromkeys(self.of_stage, 0)  # tasks of these stages to come
+        for step in steps:
+            if step.name[0] in self.left:
+                self.left[step.name[0]] += micro_batches
+        self.queues: dict[Hashable, list[int]] = {found.group: [] for found in sums}
+        self.under_way: set[Hashable] = set()
+
+    def ended(self, stage: int, now: float) -> list[tuple[float, int]]:
+        """One task of a stage has ended: when which sums that now begin will end."""
+        self.left[stage] -= 1
+        begun = []
+        if not self.left[stage]:
+            for number in self.of_stage[stage]:
+                self.lacking[number] -= 1
+                if not self.lacking[number]:
+                    group = self.sums[number].group
+                    self.queues[group].append(number)
+                    if group not in self.under_way:
+                        begun += self.next(group, now)
+        return begun
+
+    def next(self, group: Hashable, now: float) -> list[tuple[float, int]]:
+        """Begins the group's next sum; gives its end and number."""
+        self.under_way.discard(group)
+        if not self.queues[group]:
+            return []
+        self.under_way.add(group)
+        number = self.queues[group].pop(0)
+        found, free = self.sums[number], self.channels.free
+        end = now + found.seconds
+        for channel, taken in self.hops[number]:
+            free[channel] = done = max(now, free[channel]) + taken
+            end = max(end, done)
+        return [(end, number)]
+
+
+class _Run:
+    """Every task through its resource, which notes the order.
+
+    Events are times with a number: of the task that ends; from `num_tasks` on, of the one that has what it needs; then
+    of the sum that ends; then of the transfer whose turn has come on a channel it waited for.
+    """
+
+    def __init__(self, steps: Sequence[_Step], micro_batches: int, sums: _Sums) -> None:
+        for index, step in enumerate(steps):
+            step.first = index * micro_batches
+        self.steps, self.micro_batches, self.sums = steps, micro_batches, sums
+        self.num_tasks = len(steps) * micro_batches
+        self.first_sum = 2 * self.num_tasks
+        self.first_waiting = self.first_sum + len(sums.sums)
+        self.events: list[tuple[float, int]] = []
+        self.waiting: list[tuple[int, _Transfer, int, float]] = []  # what it makes ready, the next hop, when it left
+        self.touched: list[_Resource] = []
+
+    def run(self) -> float:
+        """Gives the end of the last."""
+        steps, micro_batches, events = self.steps, self.micro_batches, self.events
+        entry = next(step for step in steps if step.name == (0, "F"))
+        entry.ready += range(entry.first, entry.first + micro_batches)
+        self.touched.append(entry.resource)
+        now = 0.0
+        while True:
+            for resource in self.touched:
+                if resource.idle:
+                    task = _take(resource, steps, micro_batches)
+                    if task is not None:
+                        resource.idle = False
+                        heappush(events, (now + steps[task // micro_batches].seconds, task))
+            if not events:
+                return now
+            now = events[0][0]
+            self.touched = []
+            while events and events[0][0] == now:  # whoever is free at this moment sees all that is ready at it
+                event = heappop(events)[1]
+                if event < self.num_tasks:
+                    self._ended(event, now)
+                elif event < self.first_sum:
+                    self._ready(event - self.num_tasks)
+                elif event < self.first_waiting:
+                    self._sum_ends(self.sums.next(self.sums.sums[event - self.first_sum].group, now))
                 else:
-                    arrival = _arrival(transfer, now, channel_free)
-                    heappush(events, (arrival, num_tasks + later.first + task - step.first))
+                    self._pass(*self.waiting[event - self.first_waiting], now)
 
+    def _ready(self, task: int) -> None:
+        step = self.steps[task // self.micro_batches]
+        heappush(step.ready, task)
+        self.touched.append(step.resource)
 
-def _arrival(transfer: _Transfer, now: float, channel_free: dict[int, float]) -> float:
-    """When a transfer that is ready now has passed all its channels."""
-    left = now
-    for channel, taken in transfer.hops:
-        done = max(channel_free.get(channel, 0.0), now) + taken
-        channel_free[channel] = done
-        left = max(left, done)
-    return left + transfer.latency
+    def _ended(self, task: int, now: float) -> None:
+        step = self.steps[task // self.micro_batches]
+        resource = step.resource
+        resource.idle = True
+        resource.held -= step.frees
+        self.touched.append(resource)
+        for later, transfer in step.after:
+            ready = later.first + task - step.first
+            if transfer is None:
+                self._ready(ready)
+            else:
+                self._pass(ready, transfer, 0, now, now)
+        if step.name[0] in self.sums.left:
+            self._sum_ends(self.sums.ended(step.name[0], now))
+
+    def _sum_ends(self, begun: Sequence[tuple[float, int]]) -> None:
+        for end, number in begun:
+            heappush(self.events, (end, self.first_sum + number))
+
+    def _pass(self, task: int, transfer: _Transfer, hop: int, left: float, now: float) -> None:
+        """A transfer comes to a channel with its first byte; it has left those before at `left`. Where it must wait,
+        it comes to the next one only when its turn has come."""
+        free = self.sums.channels.free
+        hops = transfer.hops
+        while hop < len(hops):
+            channel, taken = hops[hop]
+            begun = max(free[channel], now)
+            free[channel] = done = begun + taken
+            left = max(left, done)
+            hop += 1
+            if begun > now and hop < len(hops):
+                heappush(self.events, (begun, self.first_waiting + len(self.waiting)))
+                self.waiting.append((task, transfer, hop, left))
+                return
+        heappush(self.events, (left + transfer.latency, self.num_tasks + task))
 
 
 def _take(resource: _Resource, steps: Sequence[_Step], micro_batches: int) -> int | None:

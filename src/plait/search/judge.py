@@ -1,5 +1,6 @@
 """Judging a plan: its program made, its memory predicted, its step simulated."""
 
+import math
 from dataclasses import dataclass, replace
 
 from plait.cost import Costs
@@ -44,13 +45,17 @@ def evaluate(plan: Plan, graph: Graph, costs: Costs) -> Candidate:
     return Candidate(replace(plan, predicted_seconds=timeline.step_seconds), timeline, memory)
 
 
-def step_time(plan: Plan, graph: Graph, costs: Costs) -> float:
+def step_time(plan: Plan, graph: Graph, costs: Costs, *, matters_below: float = math.inf) -> float:
     """The step's seconds alone, of a program that is trusted to be right: a search proves only what it returns.
 
-    Raises DoesNotFit, or another PlaitError where it cannot run.
+    Raises DoesNotFit, or another PlaitError where it cannot run; but memory, which takes longer to predict than a step,
+    is not looked at where the step takes `matters_below` or more.
     """
     validate(plan, graph)
     program = compile_program(plan, graph)
+    seconds = step_seconds(program, plan, costs)
+    if seconds >= matters_below:
+        return seconds
     memory = predict_memory(program, plan, graph, costs)
     devices = plan.cluster.devices
     missing = {
@@ -62,4 +67,4 @@ def step_time(plan: Plan, graph: Graph, costs: Costs) -> float:
         check_memory(memory, plan)
     except PlaitError as error:
         raise DoesNotFit(str(error), missing) from None
-    return step_seconds(program, plan, costs)
+    return seconds

@@ -9,6 +9,7 @@ Every phase has its share of the budget and stops when that is used up; the firs
 that there is an answer whatever the budget.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from plait.search.judge import Candidate, DoesNotFit, evaluate, step_time
 from plait.search.layout import Layout
 from plait.search.loads import fine_loads
 from plait.search.local_search import Freedom, improved
-from plait.search.orders import FUSED, SPLIT, orders
+from plait.search.orders import FUSED, SPLIT, orders, promise
 from plait.search.problem import Problem
 from plait.search.score import Scorer
 from plait.search.seeds import coarse_for, least_memory, rough_for, seeds
@@ -155,6 +156,7 @@ class _Search:
         )
         self.classical: list[Layout] = []
         self.rejected: list[tuple[str, str]] = []
+        self.fastest = math.inf  # step so far, of a plan that fits
         self.misjudged: dict[int, int] = {}  # bytes that layouts turned out to lack, by micro-batches
 
     def run(self) -> list[Candidate]:
@@ -162,12 +164,15 @@ class _Search:
         found = sorted(self._judged(layouts), key=lambda judged: (judged.seconds, judged.plan.num_ranks))
         if not found:
             raise PlaitError(self._nothing_fits())
-        best, *others = _distinct(found)[:_ANSWERED]
+        best, *others = _distinct(found)
         answer = [self._candidate(best.plan)]
         for judged in others:
-            if time.perf_counter() > self._until(1.0):
+            if time.perf_counter() > self._until(1.0) or len(answer) == _ANSWERED:
                 break
-            answer.append(self._candidate(judged.plan))
+            try:
+                answer.append(self._candidate(judged.plan))
+            except PlaitError as error:  # of those slower than the best, memory has not been looked at
+                self.rejected.append((name_of(judged.plan), str(error)))
         return answer
 
     def _candidate(self, plan: Plan) -> Candidate:
@@ -257,19 +262,24 @@ class _Search:
     def _tries(self, layout: Layout) -> Iterator[_Judged | float]:
         """Orders of one layout, the most promising first; after one that does not fit, orders that hold less.
 
-        Before each of them the seconds it promises. Layouts with micro-batches of one size misjudge their memory alike.
+        Before each of them the seconds it promises, which is as far off as that of the last one was. Layouts with
+        micro-batches of one size misjudge their memory alike.
         """
         reserve = [self.misjudged.get(layout.micro_batches, 0)] * len(layout.positions)
         tried: set[tuple[str, tuple[str, ...]]] = set()
+        yield promise(layout, self.scorer, self.wishes.schedule, reserve)
+        off = 1.0  # by which the simulator's seconds are more
         for _ in range(_FITTINGS):
             missing: dict[int, int] = {}
             for seconds, plan in orders(layout, self.problem, self.groups, self.scorer, self.wishes.schedule, reserve):
                 if (plan.schedule, plan.lanes) in tried:
                     continue
                 tried.add((plan.schedule, plan.lanes))
-                yield seconds
+                yield seconds * off
                 try:
-                    yield _Judged(step_time(plan, self.problem.graph, self.problem.costs), plan)
+                    judged = _Judged(self._step_time(plan), plan)
+                    off = judged.seconds / seconds
+                    yield judged
                 except PlaitError as error:
                     self.rejected.append((name_of(plan), str(error)))
                     missing = error.missing_bytes if isinstance(error, DoesNotFit) else {}
@@ -280,6 +290,12 @@ class _Search:
             for place, stages in enumerate(layout.positions):
                 reserve[place] += max(missing.get(rank, 0) for rank in plan.stage_ranks(stages[0]))
             self.misjudged[layout.micro_batches] = max(reserve)
+
+    def _step_time(self, plan: Plan) -> float:
+        """Of the fastest so far it is sure that they fit."""
+        found = step_time(plan, self.problem.graph, self.problem.costs, matters_below=self.fastest)
+        self.fastest = min(self.fastest, found)
+        return found
 
     def _nothing_fits(self) -> str:
         """Why even the plan that takes the least memory cannot run."""

@@ -23,12 +23,13 @@ from typing import NamedTuple
 
 from plait.plan import DEFAULT_BUCKET_BYTES
 from plait.program import FREES_BEHIND, RECEIVES_AHEAD
-from plait.schedule.sweep import Way
+from plait.schedule.sweep import GradientSum, Way
 from plait.search.groups import Group, Groups, Member
 from plait.search.layout import Layout
 from plait.search.loads import Loads
 from plait.search.problem import Problem
 
+_User = tuple[int, bool] | int  # of a channel: a boundary, there or back; or a gradient sum
 _POWER, _LITTLE = 4, 0.01
 _AHEAD = (RECEIVES_AHEAD + 1) // 2  # micro-batches: every other computation is a forward
 
@@ -48,6 +49,13 @@ class Sum(NamedTuple):
     stages: tuple[int, ...]
     seconds: float
     busy: tuple[tuple[int, float], ...]
+    buckets: int
+    group: Group
+
+    def one_by_one(self, hops: Sequence[tuple[int, float]]) -> list[GradientSum]:
+        """The sums of its buckets, which keep these channels busy together."""
+        each = tuple((channel, seconds / self.buckets) for channel, seconds in hops)
+        return [GradientSum(self.stages, self.seconds / self.buckets, each, self.group)] * self.buckets
 
 
 class LayoutTimes(NamedTuple):
@@ -109,11 +117,14 @@ class Scorer:
         size = self.problem.batch_size / layout.micro_batches
         return LayoutTimes(stages, sums, longest, *self._channels(layout, size, sums))
 
-    def ways(self, layout: Layout) -> Callable[[int, bool], Way]:
-        """What a micro-batch keeps busy between stages. Of channels that carry the same, the slowest stands for all."""
+    def ways(self, layout: Layout, sums: Sequence[Sum]) -> tuple[Callable[[int, bool], Way], list[GradientSum]]:
+        """What a micro-batch keeps busy between stages, and what gradient sums do.
+
+        Of channels that the same use, the slowest stands for all.
+        """
         size = self.problem.batch_size / layout.micro_batches
-        carried: dict[int, dict[tuple[int, bool], float]] = {}
-        latency: dict[tuple[int, bool], float] = {}
+        carried: dict[int, dict[_User, float]] = {}
+        latency: dict[_User, float] = {}
         fr, ff, br, bf = self.crossing
         for s, boundary in enumerate(layout.boundaries):
             there, back = layout.groups[s], layout.groups[s + 1]
@@ -123,17 +134,23 @@ class Scorer:
                 latency[s, gradient] = self.groups.transfer(*ends)[1]
                 for channel, seconds in self.groups.busy(*ends).items():
                     carried.setdefault(channel, {})[s, gradient] = seconds * num_bytes
-        slowest: dict[frozenset[tuple[int, bool]], int] = {}
+        for number, found in enumerate(sums):
+            for channel, seconds in found.busy:
+                carried.setdefault(channel, {})[number] = seconds
+        slowest: dict[frozenset[_User], int] = {}
         for channel, loads in carried.items():
             users = frozenset(loads)
             if users not in slowest or sum(loads.values()) > sum(carried[slowest[users]].values()):
                 slowest[users] = channel
-        hops: dict[tuple[int, bool], list[tuple[int, float]]] = {key: [] for key in latency}
+        hops: dict[_User, list[tuple[int, float]]] = {key: [] for key in (*latency, *range(len(sums)))}
         for channel in sorted(slowest.values()):
             for key, seconds in carried[channel].items():
                 hops[key].append((channel, seconds))
-        ways = {key: Way(tuple(found), latency[key]) for key, found in hops.items()}
-        return lambda boundary, gradient: ways[boundary, gradient]
+        ways = {key: Way(tuple(hops[key]), latency[key]) for key in latency}
+        return (
+            lambda boundary, gradient: ways[boundary, gradient],
+            [bucket for number, found in enumerate(sums) for bucket in found.one_by_one(tuple(hops[number]))],
+        )
 
     def room(self, layout: Layout, reserve: Sequence[int]) -> list[int]:
         """How many micro-batches each position could hold in its memory but `reserve`, each of its stages' counted."""
@@ -176,8 +193,8 @@ class Scorer:
     def _sums(self, layout: Layout, edges: Sequence[int]) -> Iterator[Sum]:
         """Of each stage that has replicas."""
         for s, group in enumerate(layout.groups):
-            if len(group) > 1:
-                num_bytes = self.trained[edges[s + 1]] - self.trained[edges[s]]
+            num_bytes = self.trained[edges[s + 1]] - self.trained[edges[s]]
+            if len(group) > 1 and num_bytes > 0:
                 yield self._sum((s,), group, num_bytes, math.ceil(num_bytes / DEFAULT_BUCKET_BYTES))
 
     def _tied(self, layout: Layout) -> Iterator[Sum]:
@@ -191,7 +208,7 @@ class Scorer:
     def _sum(self, stages: tuple[int, ...], group: Group, num_bytes: float, buckets: int) -> Sum:
         fixed, per_byte = self.groups.summing(group)
         busy = tuple((channel, seconds * num_bytes) for channel, seconds in self.groups.sum_channels(group))
-        return Sum(stages, fixed * buckets + per_byte * num_bytes, busy)
+        return Sum(stages, fixed * buckets + per_byte * num_bytes, busy, buckets, group)
 
     def _bytes(self, member: Member, layout: Layout, s: int, first: int, last: int) -> tuple[float, float]:
         """What a device holds once, and for each micro-batch in flight."""

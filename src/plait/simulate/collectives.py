@@ -1,6 +1,8 @@
 """What ranks do together: gradient sums, and meetings at which everybody waits for the last."""
 
+from collections import deque
 from collections.abc import Generator
+from functools import partial
 from heapq import heappush
 
 from plait.program import Instruction, Program
@@ -11,13 +13,23 @@ from plait.simulate.times import Times
 class _Sum:
     """One gradient sum: who has joined, and when it is done."""
 
-    __slots__ = ("end", "joined", "ready", "start", "waiters")
+    __slots__ = ("end", "instruction", "joined", "start", "waiters")
 
     def __init__(self) -> None:
         self.joined = 0
-        self.ready = 0.0
         self.start = self.end = NOT_YET
         self.waiters: list[int] = []
+        self.instruction: Instruction
+
+
+class _Group:
+    """Ranks that sum together. Their sums follow one another: the next is ready for the links when the last is done."""
+
+    __slots__ = ("busy", "queue")
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.queue: deque[_Sum] = deque()
 
 
 class Collectives:
@@ -26,25 +38,34 @@ class Collectives:
         self.times = times
         self.network = network
         self.sums = {bucket.name: _Sum() for bucket in program.buckets}
-        self.group_free: dict[tuple[int, ...], float] = {}
+        self.groups = {bucket.ranks: _Group() for bucket in program.buckets}
         self.meetings: dict[object, dict[int, float]] = {}
 
     def join(self, instruction: Instruction, now: float) -> None:
-        """The last to join starts the sum; sums over the same ranks follow one another."""
+        """The last to join makes the sum ready."""
         found = self.sums[instruction.name]
         found.joined += 1
-        found.ready = max(found.ready, now)
         ranks = self.program.bucket_by_name[instruction.name].ranks
         if found.joined < len(ranks):
             return
-        seconds, hops = self.times.reduce(instruction.name)
-        ready = max(found.ready, self.group_free.get(ranks, 0.0))
-        found.start, found.end = self.network.occupy(hops, ready, seconds)
-        self.group_free[ranks] = found.end
+        found.instruction = instruction
+        group = self.groups[ranks]
+        group.queue.append(found)
+        if not group.busy:
+            self._begin_next(group, ranks, now)
+
+    def _begin_next(self, group: _Group, ranks: tuple[int, ...], now: float) -> None:
+        group.busy = bool(group.queue)
+        if not group.busy:
+            return
+        found = group.queue.popleft()
+        seconds, hops = self.times.reduce(found.instruction.name)
+        found.start, found.end = self.network.occupy(hops, now, seconds)
         if self.network.records is not None:
-            self.network.records += [(member, "reduce", instruction, found.start, found.end) for member in ranks]
+            self.network.records += [(member, "reduce", found.instruction, found.start, found.end) for member in ranks]
         for waiter in found.waiters:
             heappush(self.network.events, (now, waiter))
+        self.network.call_later(found.end, partial(self._begin_next, group, ranks))
 
     def await_sum(self, rank: int, instruction: Instruction, now: float) -> Generator[None, float, float]:
         """Gives the time at which the sum is there."""

@@ -73,7 +73,7 @@ class _Engine:
             if who < num_ranks:
                 go_on[who](now)
             elif who >= first_message_event:
-                self.network.place_delayed(who, now)
+                self.network.go_on(who, now)
             else:
                 self._host_event(self.host_by_event[who], now)
         for rank, instruction in enumerate(self.waits_at):

@@ -1,13 +1,15 @@
-"""Messages on the links: full duplex; every channel carries one message after the other, first ready first served.
+"""Messages on the links: full duplex; every channel carries one message after the other, first come first served.
 
-[Note: links] A message starts when sender and receiver are both ready, and goes on to the next channel of its route
+[Note: links] A message sets out when sender and receiver are both ready, and comes to the next channel of its route
 with its first byte, as packets do: on each it waits for its turn and takes its bytes over that channel's bandwidth. So
 a fast link that feeds a slow one is soon free for others, and messages that share a link share its bandwidth in turns.
-The last byte is there one latency after it has left the last channel. A gradient sum starts when all its channels are
-free, and keeps each busy for what passes over it.
+The last byte is there one latency after it has left the last channel. A gradient sum is ready when all its ranks are
+and the sums of these ranks before it are done. It takes its turn on each of its channels, and keeps each busy for what
+passes over it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heappush
 
 from plait.plan import Plan
@@ -47,55 +49,72 @@ class Network:
         self.begun = [NOT_YET] * num_moments
         self.when = [NOT_YET] * num_moments
         self.sleeper = [NOBODY] * num_moments
-        self.delayed: list[int] = []
+        self.later: list[int | Callable[[float], None]] = []
 
     def place_later(self, message: int, ready: float) -> None:
         """Places the message in its turn: when its later side is ready, after whoever is ready before."""
-        heappush(self.events, (ready, self.first_event + len(self.delayed)))
-        self.delayed.append(message)
+        heappush(self.events, (ready, self.first_event + len(self.later)))
+        self.later.append(message)
 
-    def place_delayed(self, event: int, now: float) -> None:
-        self.place(self.delayed[event - self.first_event], now)
+    def call_later(self, when: float, what: Callable[[float], None]) -> None:
+        heappush(self.events, (when, self.first_event + len(self.later)))
+        self.later.append(what)
+
+    def go_on(self, event: int, now: float) -> None:
+        """With what was put off until now."""
+        what = self.later[event - self.first_event]
+        if isinstance(what, int):
+            self.place(what, now)
+        else:
+            what(now)
 
     def place(self, message: int, now: float) -> None:
-        """Both sides are ready: the transfer is given its time on the links, and who waits for it goes on."""
+        """Both sides are ready: the message sets out."""
+        self._pass(message, 0, now, now)
+
+    def _pass(self, message: int, hop: int, now: float, end: float) -> None:
+        """Its first byte comes to a channel of its way, after it has left those before at `end`.
+
+        Where the channel is taken it comes to the next one only when its turn has come, and others may be there sooner.
+        """
         sent = self.messages[message >> 1]
         assert sent is not None
         send, load = sent
         source, hops, latency = self.transfers[load]
-        start, left = self._pass(hops, now)
-        arrived = left + latency
-        self.begun[message] = start
-        self.when[message] = left
+        free = self.channel_free
+        last = len(hops) - 1
+        while hop <= last:
+            channel, seconds = hops[hop]
+            begun = free[channel]
+            if begun < now:
+                begun = now
+            free[channel] = done = begun + seconds
+            if done > end:
+                end = done
+            if not hop:
+                self.begun[message] = begun
+            hop += 1
+            if begun > now and hop <= last:
+                self.call_later(begun, partial(self._pass, message, hop, end=end))
+                return
+        arrived = end + latency
+        self.when[message] = end
         self.when[message + 1] = arrived
         if self.records is not None:
-            self.records.append((source, "send", send, start, arrived))
+            self.records.append((source, "send", send, self.begun[message], arrived))
         for moment in message, message + 1:
             if self.sleeper[moment] != NOBODY:
                 heappush(self.events, (now, self.sleeper[moment]))
 
-    def _pass(self, hops: Hops, ready: float) -> tuple[float, float]:
-        """From when to when a message is on its way over channels, one after the other."""
-        free = self.channel_free
-        start = NOT_YET
-        begun = end = ready
-        for channel, seconds in hops:
-            if free[channel] > begun:
-                begun = free[channel]
-            if start < 0.0:
-                start = begun
-            free[channel] = done = begun + seconds
-            if done > end:
-                end = done
-        return max(start, 0.0), end
-
     def occupy(self, hops: Hops, ready: float, seconds: float) -> tuple[float, float]:
-        """From when to when something uses all these channels together, each as long as it needs it."""
+        """From when to when something uses all these channels, each in its turn and as long as it needs it."""
         free = self.channel_free
-        start = max([ready, *(free[channel] for channel, _ in hops)])
+        start = end = ready
         for channel, busy in hops:
-            free[channel] = start + busy
-        return start, start + seconds
+            begun = max(ready, free[channel])
+            free[channel] = begun + busy
+            start, end = max(start, begun), max(end, begun + busy)
+        return start, max(end, ready + seconds)
 
     def on_the_wire(self, moments: Sequence[int], until: float) -> float:
         """Since when the last of these messages, there at `until`, have been under way."""
