@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 # Small models gain nothing from threads, and on busy cores lose minutes to them.
 torch.set_num_threads(1)
 
-# The first draw of a fresh clone builds Hypothesis' tables of characters, and machines are shared: seconds prove nothing.
+# The first draw of a fresh clone builds Hypothesis' tables of characters, and machines are shared: time proves nothing.
 settings.register_profile("plait", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("plait")
 
