@@ -6,7 +6,7 @@ behind: a layout of theirs gets an order made for its times, like any other.
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 
 from plait.search.baselines import OPTIONS, Option
@@ -19,19 +19,25 @@ _LOOKED_AT, _TAKEN, _ALIKE = 32, 6, 2  # options of each planner; of those taken
 
 def classical_layouts(problem: Problem, deadline: float) -> Iterator[Layout]:
     """From one planner after the other while there is time."""
-    longest = 0.0
     for name in _ASKED:
-        start = time.perf_counter()
-        if start + longest > deadline:
+        if time.perf_counter() > deadline:
             return
-        for option in _best_few(nsmallest(_LOOKED_AT, OPTIONS[name](problem), key=lambda option: option.seconds)):
+        options = _until(deadline, OPTIONS[name](problem))
+        for option in _best_few(nsmallest(_LOOKED_AT, options, key=lambda option: option.seconds)):
             yield Layout(
                 boundaries=tuple(map(int, option.layout.boundaries)),
                 groups=option.layout.groups,
                 recompute=(False,) * len(option.layout.groups),
                 micro_batches=option.micro_batches,
             )
-        longest = max(longest, time.perf_counter() - start)
+
+
+def _until(deadline: float, options: Iterable[Option]) -> Iterator[Option]:
+    """Those found by then."""
+    for option in options:
+        yield option
+        if time.perf_counter() > deadline:
+            return
 
 
 def _best_few(ranked: list[Option]) -> list[Option]:

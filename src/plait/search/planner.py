@@ -40,6 +40,7 @@ from plait.search.wishes import Wishes, check_wishes
 
 DEFAULT_BUDGET = 5.0
 _SEEDING, _CLASSICAL, _IMPROVING, _JUDGING = 0.25, 0.4, 0.55, 0.9  # of the budget, by when these phases end
+_ANSWERING = 1.5  # times what it took to judge a plan, for its timeline, memory, check and bound
 _PATIENCE = 0.1  # seconds of a step that are worth as much as the time to find them, both as shares
 _EXPECTED = 0.25, 1024  # seconds to judge 1024 micro-batches of replicas
 _FITTINGS = 3  # times the orders of a layout are made again to hold less
@@ -83,21 +84,23 @@ def find_plans(
     wishes = wishes or Wishes()
     check_wishes(wishes, cluster, batch_size)
     problem = Problem(graph, costs, cluster, batch_size, batch, wishes.micro_batches)
+    bound = cluster_bound(graph, costs, cluster, batch_size)
     search = _Search(problem, wishes, start, budget_seconds)
     found = search.run()
     return Answer(
         candidates=tuple(found),
         rejected=tuple(search.rejected),
-        bound=cluster_bound(graph, costs, cluster, batch_size),
+        bound=bound,
         planning_seconds=time.perf_counter() - start,
     )
 
 
 class _Judged(NamedTuple):
-    """A plan and what the simulator says its step takes."""
+    """A plan, what the simulator says its step takes, and how long it took to say so."""
 
     seconds: float
     plan: Plan
+    judging_seconds: float
 
 
 class _Waiting(NamedTuple):
@@ -112,13 +115,16 @@ class _Waiting(NamedTuple):
 class _Pace:
     """How long a step of judging takes for its effort, from those that have been, and whether there is time for it."""
 
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
+    def __init__(self, deadline: float, end: float) -> None:
+        self.deadline, self.end = deadline, end
         self.whole = max(deadline - time.perf_counter(), 1e-3)
         self.seconds, self.effort = _EXPECTED  # weighs as much as a judgement or two
 
-    def allows(self, effort: int) -> bool:
-        return time.perf_counter() + self._seconds(effort) <= self.deadline
+    def allows(self, effort: int, best: _Judged) -> bool:
+        """Whichever of it and the best so far is answered with: that one is then looked at as a whole."""
+        seconds = self._seconds(effort)
+        answering = _ANSWERING * max(seconds, best.judging_seconds)
+        return time.perf_counter() + seconds <= min(self.deadline, self.end - answering)
 
     def share(self, effort: int) -> float:
         """Of the time there was."""
@@ -167,8 +173,10 @@ class _Search:
         best, *others = _distinct(found)
         answer = [self._candidate(best.plan)]
         for judged in others:
-            if time.perf_counter() > self._until(1.0) or len(answer) == _ANSWERED:
+            if len(answer) == _ANSWERED:
                 break
+            if time.perf_counter() + _ANSWERING * judged.judging_seconds > self._until(1.0):
+                continue
             try:
                 answer.append(self._candidate(judged.plan))
             except PlaitError as error:  # of those slower than the best, memory has not been looked at
@@ -228,20 +236,20 @@ class _Search:
         What a layout promises is its score until its orders are made, which are slower and say more. Of two that
         promise about the same, the one simulated sooner goes first; what would take longer than is left is left out.
         """
-        pace = _Pace(self._until(_JUDGING))
+        pace = _Pace(self._until(_JUDGING), self._until(1.0))
         waiting: list[_Waiting] = []
         for number, layout in enumerate(self._unlike(layouts)):
             effort = layout.micro_batches * sum(map(len, layout.groups))
             heappush(waiting, _Waiting(self.scorer(layout), number, effort, self._tries(layout)))
-        judged = False
+        best: _Judged | None = None
         while waiting:
             _, number, effort, tries = heappop(waiting)
-            if judged and not pace.allows(effort):
+            if best is not None and not pace.allows(effort, best):
                 continue
             with pace.measured(effort):
                 found = next(tries, None)
             if isinstance(found, _Judged):
-                judged = True
+                best = min(best or found, found, key=lambda judged: judged.seconds)
                 yield found
                 found = next(tries, None)
             if isinstance(found, float):
@@ -276,10 +284,11 @@ class _Search:
                     continue
                 tried.add((plan.schedule, plan.lanes))
                 yield seconds * off
+                start = time.perf_counter()
                 try:
-                    judged = _Judged(self._step_time(plan), plan)
-                    off = judged.seconds / seconds
-                    yield judged
+                    found = self._step_time(plan)
+                    off = found / seconds
+                    yield _Judged(found, plan, time.perf_counter() - start)
                 except PlaitError as error:
                     self.rejected.append((name_of(plan), str(error)))
                     missing = error.missing_bytes if isinstance(error, DoesNotFit) else {}
