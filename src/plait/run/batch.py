@@ -8,8 +8,8 @@ from torch import Tensor
 
 from plait.graph import batch_rows
 from plait.graph.capture import Captured
+from plait.run.backend import StepInputs
 from plait.run.errors import BadBatch
-from plait.run.executor import StepInputs
 
 
 def arranged(batch: Any, description: Any, *, place: str = "the batch") -> Any:

@@ -5,7 +5,7 @@ stage and micro-batch it met and what was being waited for.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -13,25 +13,12 @@ from torch import Tensor
 
 from plait.graph import Value
 from plait.program import Instruction, Op, Program
-from plait.run.buckets import GradientBucket
+from plait.run.backend import Gradients, MicroBatch, Stage, StepInputs
 from plait.run.errors import RankFailure, is_lost_peer
-from plait.run.stage import BatchPart, InFlight, StageRun, in_memory, put_rows
+from plait.run.stage import InFlight
 from plait.run.summing import Summing
 from plait.run.transport import Pending, Transport
 from plait.simulate import Span
-
-
-@dataclass(frozen=True)
-class StepInputs:
-    """The whole batch, the same on every rank: tensors by input name, and which of them have rows."""
-
-    tensors: Mapping[str, Tensor]
-    batched: Mapping[str, bool]
-    step: int
-    seed: int
-
-    def rows(self, names: Sequence[str], first: int, last: int) -> dict[str, Tensor]:
-        return {n: self.tensors[n][first:last] if self.batched[n] else self.tensors[n] for n in names}
 
 
 @dataclass
@@ -56,8 +43,8 @@ class Executor:
     def __init__(
         self,
         transport: Transport,
-        stages: Mapping[int, StageRun],
-        buckets: Mapping[str, GradientBucket],
+        stages: Mapping[int, Stage],
+        buckets: Mapping[str, Gradients],
         summing: Summing,
         *,
         clip_norm: float | None = None,
@@ -147,21 +134,14 @@ class _Step:
         for value, source in self.takes.get(ins.stage, ()):
             micro.received[value.name] = self.flying[source, ins.micro_batch].value(value.name).detach()
         start = time.perf_counter()
-        stage.forward(micro, self._batch_part(ins))
+        stage.forward(micro, self._micro_batch(ins))
         if micro.loss is not None:
             self.losses.append(micro.loss.detach().double() * (ins.rows / self.program.batch_rows))
         self._record("compute", ins, start)
 
-    def _batch_part(self, ins: Instruction) -> BatchPart:
-        """The inputs of a forward, whose random numbers begin anew with it."""
-        code = self.executor.stages[ins.stage].code
-        code.randomness.seed, code.randomness.step = self.inputs.seed, self.inputs.step
-        code.randomness.micro_batch = ins.micro_batch
-        code.randomness.row_offset = ins.first_row
-        offset, rows = self.first_row[ins.micro_batch], self.program.micro_batch_rows[ins.micro_batch]
-        own = self.inputs.rows(code.inputs, offset + ins.first_row, offset + ins.last_row)
-        whole = self.inputs.rows(code.inputs, offset, offset + rows) if code.count_targets is not None else None
-        return BatchPart(own, whole, rows)
+    def _micro_batch(self, ins: Instruction) -> MicroBatch:
+        index = ins.micro_batch
+        return MicroBatch(self.inputs, index, self.first_row[index], self.program.micro_batch_rows[index])
 
     def _backward(self, ins: Instruction) -> None:
         stage, micro = self.executor.stages[ins.stage], self.flying[ins.stage, ins.micro_batch]
@@ -171,8 +151,6 @@ class _Step:
             if gradient is not None:
                 micro.add_gradient(value.name, gradient)
         start = time.perf_counter()
-        if stage.recompute:
-            stage.forward_again(micro, self._batch_part(ins))
         stage.backward(micro, ins.rows / self.program.batch_rows)
         if ins.op is Op.B:
             stage.add_weight_gradients(micro)
@@ -207,7 +185,7 @@ class _Step:
         stage = self.executor.stages[ins.stage]
         self._in_flight(ins)
         buffer = stage.buffer(ins.name, ins.rows)
-        pending = self.transport.receive(in_memory(stage.values[ins.name], buffer), ins.peer)
+        pending = self.transport.receive(buffer, ins.peer)
         key = (ins.stage, ins.micro_batch, ins.gradient)
         self.arriving.setdefault(key, []).append(_Arriving(ins, buffer, pending))
 
@@ -227,17 +205,8 @@ class _Step:
         for part in parts:
             by_name.setdefault(part.instruction.name, []).append(part)
         for name, pieces in by_name.items():
-            target[name] = self._joined(stage, name, pieces, micro)
-
-    def _joined(self, stage: StageRun, name: str, pieces: list[_Arriving], micro: InFlight) -> Tensor:
-        """One tensor over this rank's rows; parts that overlap (gradients of several consumers) are added."""
-        if len(pieces) == 1 and pieces[0].instruction[6:] == micro.rows:
-            return pieces[0].buffer
-        whole = torch.zeros_like(stage.buffer(name, micro.rows[1] - micro.rows[0]))
-        for piece in pieces:
-            first, last = piece.instruction[6:]
-            put_rows(stage.values[name], whole, piece.buffer, micro.rows[0], first, last)
-        return whole
+            messages = [((piece.instruction.first_row, piece.instruction.last_row), piece.buffer) for piece in pieces]
+            target[name] = stage.joined(name, messages, micro.rows)
 
     def _free(self, ins: Instruction) -> None:
         for pending in self.sending.pop((ins.stage, ins.micro_batch, ins.gradient), []):

@@ -1,6 +1,6 @@
 """One stage on one rank while a step runs: its micro-batches in flight, forward and backward."""
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -10,15 +10,8 @@ from torch import Tensor, nn
 from plait.graph import Value
 from plait.graph.deferred import run_deferred
 from plait.graph.stage import StageCode
-
-
-@dataclass(frozen=True)
-class BatchPart:
-    """What a stage reads of the batch for one micro-batch: its own rows, and all of them where it counts targets."""
-
-    own: Mapping[str, Tensor]
-    whole: Mapping[str, Tensor] | None
-    num_rows: int  # of the micro-batch
+from plait.plan.rows import Span
+from plait.run.backend import MicroBatch
 
 
 @dataclass
@@ -28,7 +21,8 @@ class InFlight:
     `passed_on` are gradients of received values that other stages of the rank took from this one.
     """
 
-    rows: tuple[int, int]
+    rows: Span
+    batch: MicroBatch | None = None  # kept by its forward
     received: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
     loss: Tensor | None = None
@@ -71,10 +65,22 @@ class StageRun:
         if value.batch_dim is not None:
             shape[value.batch_dim] *= rows
         order = value.order or range(len(shape))
-        lying = torch.empty([shape[dim] for dim in order], dtype=getattr(torch, value.dtype), device=self.device)
-        return from_memory(value, lying)
+        return torch.empty([shape[dim] for dim in order], dtype=getattr(torch, value.dtype), device=self.device)
 
-    def forward(self, micro: InFlight, batch: BatchPart) -> None:
+    def joined(self, name: str, messages: Sequence[tuple[Span, Tensor]], rows: Span) -> Tensor:
+        value = self.values[name]
+        if len(messages) == 1 and messages[0][0] == rows:
+            return from_memory(value, messages[0][1])
+        whole = self._zeros(name, rows)
+        for (first, last), message in messages:
+            put_rows(value, whole, from_memory(value, message), rows[0], first, last)
+        return whole
+
+    def _zeros(self, name: str, rows: Span) -> Tensor:
+        return from_memory(self.values[name], self.buffer(name, rows[1] - rows[0]).zero_())
+
+    def forward(self, micro: InFlight, batch: MicroBatch) -> None:
+        micro.batch = batch
         if not self.recompute:
             self._run(micro, batch)
             return
@@ -82,13 +88,15 @@ class StageRun:
         with torch.no_grad():
             self._run(micro, batch)
 
-    def forward_again(self, micro: InFlight, batch: BatchPart) -> None:
+    def _forward_again(self, micro: InFlight) -> None:
         """Makes what the forward has not kept."""
+        assert micro.batch is not None
         with _in_place_of(self.code.module, micro.buffers):
-            self._run(micro, batch)
+            self._run(micro, micro.batch)
         micro.buffers = {}
 
-    def _run(self, micro: InFlight, batch: BatchPart) -> None:
+    def _run(self, micro: InFlight, batch: MicroBatch) -> None:
+        self._start_random_numbers(micro, batch)
         leaves = []
         for value in self.code.cut.receives:
             tensor = micro.received[value.name]
@@ -97,16 +105,25 @@ class StageRun:
             leaves.append(tensor)
         rows = micro.rows[1] - micro.rows[0]
         extra: list[object] = []
-        if self.code.count_targets is not None and batch.whole is not None:
-            totals = self.code.count_targets(batch.num_rows, *[batch.whole[name] for name in self.code.inputs])
-            extra = [rows / batch.num_rows, *totals]
-        results = self.code.module(rows, *[batch.own[name] for name in self.code.inputs], *leaves, *extra)
+        if self.code.count_targets is not None:
+            whole = batch.inputs.rows(self.code.inputs, batch.offset, batch.offset + batch.num_rows)
+            extra = [rows / batch.num_rows, *self.code.count_targets(batch.num_rows, *whole.values())]
+        own = batch.inputs.rows(self.code.inputs, batch.offset + micro.rows[0], batch.offset + micro.rows[1])
+        results = self.code.module(rows, *own.values(), *leaves, *extra)
         if self.code.cut.has_loss:
             micro.loss = results[-1]
         micro.outputs = {v.name: t for v, t in zip(self.code.cut.sends, results, strict=False)}
 
+    def _start_random_numbers(self, micro: InFlight, batch: MicroBatch) -> None:
+        """A forward's random numbers begin anew with it, so that the second is the same as the first."""
+        randomness = self.code.randomness
+        randomness.seed, randomness.step = batch.inputs.seed, batch.inputs.step
+        randomness.micro_batch, randomness.row_offset = batch.index, micro.rows[0]
+
     def backward(self, micro: InFlight, loss_weight: float) -> None:
         """Leaves the gradients of what was received, and adds to the parameters' those that are not put off."""
+        if self.recompute:
+            self._forward_again(micro)
         tensors: list[Tensor] = []
         gradients: list[Tensor] = []
         for name, output in micro.outputs.items():
@@ -139,7 +156,7 @@ class StageRun:
         """These rows of the gradient of a value this stage received; zeros where the loss ignores it."""
         gradient = micro.input_gradients.get(name)
         if gradient is None:
-            gradient = torch.zeros_like(self.buffer(name, micro.rows[1] - micro.rows[0]))
+            gradient = self._zeros(name, micro.rows)
         return rows_of(self.values[name], gradient, micro.rows[0], first, last)
 
 

@@ -1,0 +1,81 @@
+"""What the executor needs of whoever computes: code on a device, compiled or not, or a clock that stands for one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from plait.plan.rows import Span
+from plait.program import Bucket
+
+if TYPE_CHECKING:
+    from plait.run.stage import InFlight
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The whole batch, the same on every rank: tensors by input name, and which of them have rows."""
+
+    tensors: Mapping[str, Tensor]
+    batched: Mapping[str, bool]
+    step: int
+    seed: int
+
+    def rows(self, names: Sequence[str], first: int, last: int) -> dict[str, Tensor]:
+        return {n: self.tensors[n][first:last] if self.batched[n] else self.tensors[n] for n in names}
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows `offset..offset+num_rows-1` of the batch."""
+
+    inputs: StepInputs
+    index: int
+    offset: int
+    num_rows: int
+
+
+class Stage(Protocol):
+    """One stage on one rank. Messages are tensors as they lie in memory; rows are numbered within the micro-batch."""
+
+    def forward(self, micro: "InFlight", batch: MicroBatch) -> None:
+        """Makes the outputs of `micro.rows` from what was received."""
+        ...
+
+    def backward(self, micro: "InFlight", loss_weight: float) -> None:
+        """Makes the gradients of what was received; of the weights' gradients, all that cannot be put off."""
+        ...
+
+    def add_weight_gradients(self, micro: "InFlight") -> None:
+        """The rest of the backward."""
+        ...
+
+    def buffer(self, name: str, rows: int) -> Tensor:
+        """Memory for a message to come."""
+        ...
+
+    def joined(self, name: str, messages: Sequence[tuple[Span, Tensor]], rows: Span) -> Tensor:
+        """One value of these rows from messages with parts of it; where they overlap they are added."""
+        ...
+
+    def output_rows(self, micro: "InFlight", name: str, first: int, last: int) -> Tensor:
+        """A message with these rows of a value this stage has made."""
+        ...
+
+    def input_gradient_rows(self, micro: "InFlight", name: str, first: int, last: int) -> Tensor:
+        """A message with these rows of the gradient of a value this stage has received."""
+        ...
+
+
+class Gradients(Protocol):
+    """The gradients of a bucket in one tensor, and the optimiser of its parameters."""
+
+    bucket: Bucket
+    flat: Tensor
+
+    def clear(self) -> None: ...
+
+    def step(self) -> None: ...
+
+    def squared_norm(self) -> Tensor: ...
