@@ -12,6 +12,7 @@ from torch import Tensor
 
 from plait.cost.synchronisation import by_host
 from plait.plan import Plan
+from plait.program import Program
 from plait.run.transport import Pending, Transport
 
 Ranks = tuple[int, ...]
@@ -54,6 +55,12 @@ class Summing:
 
     def _hosts(self, ranks: Ranks) -> list[Ranks]:
         return [tuple(group) for group in by_host(ranks, lambda rank: self.hosts[rank])]
+
+
+def groups_of_program(program: Program, summing: Summing) -> list[tuple[str, Ranks]]:
+    """The process groups of a program's gradient sums and of its replicas that exchange statistics."""
+    groups = [group for bucket in program.buckets for group in summing.groups(bucket.ranks)]
+    return groups + [("exchange", stage.ranks) for stage in program.stages if stage.coupled]
 
 
 def _hierarchical(transport: Transport, tensor: Tensor, ranks: Ranks, hosts: Sequence[Ranks]) -> Pending:

@@ -28,7 +28,7 @@ from plait.run.errors import BadBatch
 from plait.run.executor import Executor, StepResult
 from plait.run.materialise import ModelSource, Origin, construct, origin_of
 from plait.run.stage import StageRun
-from plait.run.summing import Summing
+from plait.run.summing import Summing, groups_of_program
 from plait.run.transport import ReplicaExchange, TorchTransport, Transport
 
 DEFAULT_TIMEOUT = 300.0
@@ -152,10 +152,8 @@ def _backend(device: torch.device) -> str:
 
 def groups_of(plan: Plan, model: Model) -> list[tuple[str, tuple[int, ...]]]:
     """Every set of ranks that sums or exchanges something, the same list on every rank."""
-    program, summing = compile_program(plan, model.graph), Summing.of(plan)
     groups = [("gradients", ranks) for ranks in holders(plan, model.graph).values()]
-    groups += [group for bucket in program.buckets for group in summing.groups(bucket.ranks)]
-    return groups + [("exchange", stage.ranks) for stage in program.stages if stage.coupled]
+    return groups + groups_of_program(compile_program(plan, model.graph), Summing.of(plan))
 
 
 def holders(plan: Plan, graph: Graph) -> dict[str, tuple[int, ...]]:

@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from plait.plan import load_plan
 from plait.run.checkpoint import save_checkpoint
 from plait.run.control import ADDRESS_VARIABLE, ControlClient, ControlServer, Message
 from plait.run.errors import RankFailure, is_lost_peer
+from plait.run.executor import Executor
 from plait.run.settings import Settings
 from plait.run.trainer import Trainer, parallelize
 from plait.simulate import Span
@@ -47,15 +48,22 @@ def job_batches(job: Job, settings: Settings) -> Iterator[Any]:
 
 
 def run_worker(settings: Settings, on_message: Callable[[int, Message], None] | None = None) -> None:
-    """Trains as one rank and tells the control server how it goes. Ends the process on failure.
+    """Trains as one rank and tells the control server how it goes. Ends the process on failure."""
+    run_rank(partial(_train, settings), on_message)
+
+
+def run_rank(
+    work: Callable[[ControlClient, "Where"], None], on_message: Callable[[int, Message], None] | None = None
+) -> None:
+    """Does `work` as one rank; whatever goes wrong in it, all ranks hear of it.
 
     `on_message` is for a rank that hosts the control server itself, as rank 0 does under torchrun.
     """
     rank = int(os.environ["RANK"])
-    where = _Where()
+    where = Where()
     with _control(rank, where, on_message) as control:
         try:
-            _train(settings, control, where)
+            work(control, where)
             control.finish()
         except RankFailure as failure:
             traceback.print_exc()
@@ -66,19 +74,19 @@ def run_worker(settings: Settings, on_message: Callable[[int, Message], None] | 
             control.fail(where=where(), why=why, is_consequence=is_lost_peer(error))
 
 
-class _Where:
+class Where:
     """Where this rank is, for the control channel: the executor's position once there is one."""
 
     def __init__(self) -> None:
-        self.trainer: Trainer | None = None
+        self.executor: Executor | None = None
         self.phase = "while starting"
 
     def __call__(self) -> str:
-        return self.trainer.executor.position if self.trainer is not None else self.phase
+        return self.executor.position if self.executor is not None else self.phase
 
 
 @contextmanager
-def _control(rank: int, where: _Where, on_message: Callable[[int, Message], None] | None) -> Iterator[ControlClient]:
+def _control(rank: int, where: Where, on_message: Callable[[int, Message], None] | None) -> Iterator[ControlClient]:
     """The launcher's control server, or one in rank 0 where torchrun started the ranks."""
     address = os.environ.get(ADDRESS_VARIABLE)
     if address is not None:
@@ -108,7 +116,7 @@ def _say(failure: Message) -> None:
     print(f"rank {failure['rank']} failed, {failure['where']}: {failure['why']}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _train(settings: Settings, control: ControlClient, where: _Where) -> None:
+def _train(settings: Settings, control: ControlClient, where: Where) -> None:
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     job = load_job(settings.job)
@@ -124,7 +132,7 @@ def _train(settings: Settings, control: ControlClient, where: _Where) -> None:
         seed=settings.seed,
         timeout_seconds=settings.timeout_seconds,
     )
-    where.trainer = trainer
+    where.executor = trainer.executor
     if settings.load is not None:
         trainer.load(settings.load)
     if settings.disturb_rank == trainer.rank:
@@ -154,11 +162,14 @@ def _finish(settings: Settings, trainer: Trainer, control: ControlClient, traced
         trainer.save(settings.save)
     if settings.gradients is not None:
         _save_gradients(trainer, settings)
-    spans = {step: [[s.rank, s.lane, str(s.what), s.start, s.end] for s in found] for step, found in traced}
-    control.send(
-        {"type": "rank", "spans": spans, "memory_bytes": peak_memory(trainer.device), "host": os.uname().nodename}
-    )
+    tell_outcome(control, traced, trainer.device)
     trainer.close()
+
+
+def tell_outcome(control: ControlClient, traced: Iterable[tuple[int, list[Span]]], device: torch.device) -> None:
+    """What this rank recorded, as `RunRecord` takes it."""
+    spans = {step: [[s.rank, s.lane, str(s.what), s.start, s.end] for s in found] for step, found in traced}
+    control.send({"type": "rank", "spans": spans, "memory_bytes": peak_memory(device), "host": os.uname().nodename})
 
 
 def _save_gradients(trainer: Trainer, settings: Settings) -> None:
