@@ -1,0 +1,49 @@
+"""Link rates: a token bucket (tbf) at either end of every wire, one for each direction.
+
+Bandwidth in Plait is what messages get, so the bucket is filled faster by the share of headers. Its burst is small, for
+a large one would let whole messages pass unshaped; the queue holds more than all senders together may have under way,
+so that nothing is ever dropped.
+"""
+
+from dataclasses import dataclass
+
+ETHERNET, IP_AND_TCP = 14, 52  # bytes of headers; TCP with time stamps
+WINDOW = 1 << 19  # the most bytes one connection has under way
+_BURST_SECONDS = 2e-4  # timers are late by some of this
+_SMALLEST_MTU, _LARGEST_MTU = 576, 9000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One direction of one wire, in bytes per second of payload."""
+
+    bandwidth: float
+    mtu: int
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second with headers."""
+        return self.bandwidth / payload_share(self.mtu)
+
+    def qdisc(self, interface: str, num_connections: int) -> str:
+        """The line for `tc -batch`."""
+        burst = max(2 * (self.mtu + ETHERNET), int(self.rate * _BURST_SECONDS))
+        limit = burst + 2 * WINDOW * max(num_connections, 1)
+        return f"qdisc replace dev {interface} root tbf rate {round(8 * self.rate)}bit burst {burst} limit {limit}"
+
+
+def payload_share(mtu: int) -> float:
+    """
+    >>> round(payload_share(1500), 3), round(payload_share(9000), 3)
+    (0.956, 0.993)
+    """
+    return (mtu - IP_AND_TCP) / (mtu + ETHERNET)
+
+
+def suitable_mtu(slowest: float, *, packet_seconds: float = 3e-4) -> int:
+    """Large packets spare the processor, but one must not keep the slowest wire busy for long.
+
+    >>> suitable_mtu(125e6), suitable_mtu(5e6), suitable_mtu(1e5)
+    (9000, 1500, 576)
+    """
+    return min(max(int(slowest * packet_seconds), _SMALLEST_MTU), _LARGEST_MTU)

@@ -1,0 +1,76 @@
+"""What an emulated rank is told, as JSON: the program, the seconds of its computations and the size of its tensors."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from plait.cost import Costs
+from plait.emulate.calibrate import Probe, choose_probes
+from plait.emulate.dilation import Dilation
+from plait.errors import PlaitError
+from plait.plan import Plan
+from plait.program import COMPUTE, Op, Program, format_program, parse_program
+from plait.simulate.times import Times
+
+
+class StageSeconds(BaseModel):
+    """What a micro-batch of `rows` rows keeps one rank busy, on the bed. `weight` is the rest of a backward."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    stage: int
+    rows: int
+    forward: float
+    backward: float
+    weight: float
+
+
+class Task(BaseModel):
+    """`computations` and `updates` (the optimiser's seconds by bucket) are by rank."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    program_text: str
+    sync: str
+    hosts: list[str]
+    computations: list[list[StageSeconds]]
+    updates: list[dict[str, float]]
+    payload: float
+    num_steps: int
+    probes: list[Probe]
+    timeout_seconds: float = 120.0
+
+    def program(self) -> Program:
+        return parse_program(self.program_text)
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.model_dump_json())
+
+    @classmethod
+    def read(cls, path: Path) -> "Task":
+        try:
+            return cls.model_validate_json(path.read_text())
+        except (OSError, ValueError) as error:
+            raise PlaitError(f"cannot read the emulation's task from {path}: {error}") from error
+
+
+def make_task(plan: Plan, program: Program, costs: Costs, dilation: Dilation, *, num_steps: int) -> Task:
+    times = Times(program, plan, costs)
+
+    def seconds(rank: int, stage: int, rows: int) -> StageSeconds:
+        forward, backward, weight = (times.compute(rank, op, stage, rows) * dilation.time for op in (Op.F, Op.I, Op.W))
+        return StageSeconds(stage=stage, rows=rows, forward=forward, backward=backward, weight=weight)
+
+    works = [sorted({(i.stage, i.rows) for i in own if i.op in COMPUTE}) for own in program.ranks]
+    return Task(
+        program_text=format_program(program),
+        sync=plan.sync,
+        hosts=[plan.cluster.devices[device].host for device in plan.devices],
+        computations=[[seconds(rank, *work) for work in own] for rank, own in enumerate(works)],
+        updates=[
+            {b.name: times.step(rank, b.name) * dilation.time for b in program.buckets if rank in b.ranks}
+            for rank in range(len(program.ranks))
+        ],
+        payload=dilation.payload,
+        num_steps=num_steps,
+        probes=choose_probes(program, plan, dilation),
+    )

@@ -1,0 +1,201 @@
+"""A plan on its cluster, played on this machine: real processes, real packets, timed devices."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from plait.cluster import Cluster
+from plait.cost import Costs
+from plait.emulate.calibrate import Findings
+from plait.emulate.commands import BedFailed, check_machine
+from plait.emulate.dilation import Dilation, as_emulated, channel_bytes, choose_dilation, computations
+from plait.emulate.namespaces import Bed
+from plait.emulate.ranks import InBed, Nursery
+from plait.emulate.task import make_task
+from plait.emulate.topology import topology
+from plait.errors import PlaitError
+from plait.graph import Graph
+from plait.plan import Plan, validate
+from plait.program import Program, check_program, compile_program
+from plait.run.control import Message
+from plait.run.launch import RunFailed, launch
+from plait.run.session import RunRecord
+from plait.simulate import Span, Timeline, simulate
+from plait.simulate.times import Times
+
+
+class NotTrusted(RunFailed):
+    """The machine was too busy for its figures to mean anything."""
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """Timelines and seconds are in the cluster's own time, on the bed all of it took `dilation.time` as long.
+
+    `simulated` is the step on the cluster that was emulated; `simulated_on_bed` with the latencies that the bed has
+    instead, where that leaves all routes as they are.
+    """
+
+    plan: Plan
+    dilation: Dilation
+    simulated: Timeline
+    simulated_on_bed: Timeline | None
+    emulated: Timeline
+    steps: tuple[float, ...]
+    findings: Findings
+
+    @property
+    def step_seconds(self) -> float:
+        return self.emulated.step_seconds
+
+    @property
+    def error(self) -> float:
+        """Of the simulated step, by the emulated one."""
+        return self.simulated.step_seconds / self.step_seconds - 1
+
+
+def emulate(
+    plan: Plan,
+    graph: Graph,
+    costs: Costs,
+    out: Path,
+    *,
+    num_steps: int = 5,
+    time: float | None = None,
+    force: bool = False,
+    on_step: Callable[[RunRecord], None] = lambda record: None,
+) -> Emulation:
+    """Plays `num_steps` steps of the plan. Raises NotTrusted where the bed was not true, unless `force` is set."""
+    check_machine()
+    validate(plan, graph)
+    program = compile_program(plan, graph)
+    check_program(program)
+    dilation = dilation_for(plan, program, costs, time=time)
+    plan = replace(plan, cluster=as_emulated(plan.cluster, dilation))
+    simulated = simulate(program, plan, costs)
+    listener = _Listener(on_step)
+    out.mkdir(parents=True, exist_ok=True)
+    task = make_task(plan, program, costs, dilation, num_steps=num_steps)
+    task.write(out / "task.json")
+    layout = topology(plan.cluster, plan.devices)
+    bandwidths = [dilation.on_bed(plan.cluster.links[wire.index].bandwidth) for wire in layout.wires]
+    try:
+        with stopped_by_signals(), Nursery() as nursery, Bed(layout, bandwidths, mtu=dilation.mtu) as bed:
+            launch(
+                [str((out / "task.json").absolute())],
+                plan.num_ranks,
+                logs=out / "logs",
+                on_message=listener,
+                place=InBed(bed, nursery),
+            )
+    except BedFailed as error:
+        raise RunFailed(f"the test bed could not be made: {error}.") from error
+    if (why := listener.findings.why_not_trusted()) and not force:
+        raise NotTrusted(
+            f"this machine is too busy for the figures to be trusted: {why}. Try again when it is idle, slow time down "
+            "further with --dilation, or take the figures as they are with --force."
+        )
+    return _outcome(plan, program, costs, dilation, simulated, listener)
+
+
+def dilation_for(plan: Plan, program: Program, costs: Costs, *, time: float | None = None) -> Dilation:
+    times = Times(program, plan, costs)
+    idle = replace(plan, cluster=_with_own_devices(plan.cluster))
+    return choose_dilation(
+        [times.compute(*work) for work in computations(program)],
+        simulate(program, idle, costs).step_seconds,
+        channel_bytes(program, plan),
+        plan.cluster,
+        time=time,
+    )
+
+
+def on_cluster(plan: Plan, cluster: Cluster) -> Plan:
+    """The plan on another cluster that has its devices, by name. Raises PlaitError where it lacks one."""
+    there = {device.name: index for index, device in enumerate(cluster.devices)}
+    names = [device.name for device in plan.cluster.devices]
+    used = [names[device] for device in plan.devices]
+    if missing := [name for name in used if name not in there]:
+        raise PlaitError(
+            f"the plan uses device {missing[0]}, which cluster {cluster.name} does not have; its devices are "
+            f"{', '.join(list(there)[:8])}{' …' if len(there) > 8 else ''}. Name the cluster the plan was made for, or "
+            "plan again for this one."
+        )
+    stages = tuple(
+        replace(stage, devices=tuple(there[names[device]] for device in stage.devices)) for stage in plan.stages
+    )
+    return replace(plan, cluster=cluster, stages=stages)
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """SIGTERM ends what is inside as Ctrl-C does, so that it is put away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Listener:
+    """What the ranks tell."""
+
+    def __init__(self, on_step: Callable[[RunRecord], None]) -> None:
+        self.record = RunRecord()
+        self.findings = Findings()
+        self._on_step = on_step
+
+    def __call__(self, rank: int, message: Message) -> None:
+        if message["type"] == "calibration":
+            self.findings.lateness += message["lateness"]
+            self.findings.rates.update({int(n): share for n, share in message["rates"].items()})
+            self.findings.latencies += message["latencies"]
+        elif message["type"] == "lateness":
+            self.findings.lateness += message["seconds"]
+        else:
+            self.record.take(rank, message)
+        if message["type"] == "step":
+            self._on_step(self.record)
+
+
+def _outcome(
+    plan: Plan, program: Program, costs: Costs, dilation: Dilation, simulated: Timeline, listener: _Listener
+) -> Emulation:
+    measured = listener.record.timeline(program)
+    assert measured is not None
+    on_bed = replace(plan, cluster=as_emulated(plan.cluster, dilation, latency=listener.findings.latency))
+    step_seconds = listener.record.step_seconds / dilation.time
+    return Emulation(
+        plan,
+        dilation,
+        simulated,
+        simulate(program, on_bed, costs) if _same_routes(plan.cluster, on_bed.cluster, plan.devices) else None,
+        replace(_in_own_time(measured, dilation.time), step_seconds=step_seconds),
+        tuple(seconds / dilation.time for seconds in listener.record.settled_seconds),
+        listener.findings,
+    )
+
+
+def _in_own_time(measured: Timeline, slowing: float) -> Timeline:
+    spans = tuple(
+        Span(span.rank, span.lane, span.what, span.start / slowing, span.end / slowing) for span in measured.spans
+    )
+    return Timeline("emulated", measured.num_ranks, spans, measured.step_seconds / slowing)
+
+
+def _same_routes(one: Cluster, other: Cluster, devices: Sequence[int]) -> bool:
+    return all(one.route(a, b) == other.route(a, b) for a in devices for b in devices if a != b)
+
+
+def _with_own_devices(cluster: Cluster) -> Cluster:
+    return replace(cluster, hosts=tuple(replace(host, compute_slots=None) for host in cluster.hosts))

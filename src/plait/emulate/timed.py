@@ -1,0 +1,121 @@
+"""Stages and buckets that compute nothing: they take their time, and their messages have their size.
+
+[Note: queue] A device works through a queue that its host fills ahead of it. So a computation that the executor comes
+to within half a millisecond of the end of the one before begins at that end, as it would on a device: Python's time
+between two instructions is hidden, and being late once does not add up.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from plait.emulate.sleep import sleep_until
+from plait.emulate.task import StageSeconds
+from plait.graph import Value
+from plait.plan.rows import Span
+from plait.program import Bucket, Program
+from plait.run.backend import MicroBatch
+from plait.run.stage import InFlight
+
+_QUEUED = 5e-4
+
+
+class Device:
+    """The clock of one rank. `lateness` has by how much each computation outlasted its time."""
+
+    def __init__(self) -> None:
+        self.lateness: list[float] = []
+        self._free = 0.0
+
+    def work(self, seconds: float) -> None:
+        if seconds <= 0.0:
+            return
+        now = time.perf_counter()
+        begun = self._free if now - self._free < _QUEUED else now
+        self._free = begun + seconds
+        self.lateness.append(sleep_until(self._free))
+
+
+class TimedStage:
+    """Takes a stage's seconds. `meet` is where its replicas wait for one another, if they compute together."""
+
+    def __init__(
+        self,
+        device: Device,
+        seconds: Mapping[int, StageSeconds],
+        values: Mapping[str, Value],
+        sends: Sequence[str],
+        payload: float,
+        meet: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._device = device
+        self._seconds = seconds  # by rows
+        self._values = values
+        self._sends = sends
+        self._payload = payload
+        self._meet = meet
+        self._nothing = torch.zeros(1)
+
+    def forward(self, micro: InFlight, batch: MicroBatch) -> None:
+        del batch
+        self._meet()
+        self._device.work(self._of(micro).forward)
+        micro.outputs = dict.fromkeys(self._sends, self._nothing)
+
+    def backward(self, micro: InFlight, loss_weight: float) -> None:
+        del loss_weight
+        self._meet()
+        self._device.work(self._of(micro).backward)
+        micro.outputs, micro.received, micro.output_gradients = {}, {}, {}
+
+    def add_weight_gradients(self, micro: InFlight) -> None:
+        self._device.work(self._of(micro).weight)
+
+    def buffer(self, name: str, rows: int) -> Tensor:
+        return torch.empty(shrunk(self._values[name].num_bytes(rows), self._payload), dtype=torch.uint8)
+
+    def joined(self, name: str, messages: Sequence[tuple[Span, Tensor]], rows: Span) -> Tensor:
+        del name, rows
+        return messages[0][1]
+
+    def output_rows(self, micro: InFlight, name: str, first: int, last: int) -> Tensor:
+        del micro
+        return self.buffer(name, last - first)
+
+    def input_gradient_rows(self, micro: InFlight, name: str, first: int, last: int) -> Tensor:
+        del micro
+        return self.buffer(name, last - first)
+
+    def _of(self, micro: InFlight) -> StageSeconds:
+        return self._seconds[micro.rows[1] - micro.rows[0]]
+
+
+class TimedBucket:
+    """Gradients that are really summed, whatever they are, and an optimiser that takes its time."""
+
+    def __init__(self, device: Device, bucket: Bucket, seconds: float, payload: float) -> None:
+        self.bucket = bucket
+        self.flat = torch.zeros(max(1, shrunk(bucket.num_bytes, payload) // 4))
+        self._device = device
+        self._seconds = seconds
+
+    def clear(self) -> None:
+        return None
+
+    def step(self) -> None:
+        self._device.work(self._seconds)
+
+    def squared_norm(self) -> Tensor:
+        return torch.zeros((), dtype=torch.float64)
+
+
+def shrunk(num_bytes: int, payload: float) -> int:
+    return max(1, round(num_bytes / payload))
+
+
+def stage_values(program: Program, stage: int) -> tuple[dict[str, Value], list[str]]:
+    """The values a stage receives or makes for others, by name, and the names of those it makes."""
+    values = {e.value.name: e.value for e in program.edges if stage in (e.producer, *e.consumers)}
+    return values, [e.value.name for e in program.edges if e.producer == stage]

@@ -1,0 +1,75 @@
+"""What every emulated rank does: the real executor and the real transport over a timed device."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from plait.emulate.calibrate import calibrate
+from plait.emulate.task import Task
+from plait.emulate.timed import Device, TimedBucket, TimedStage, stage_values
+from plait.program import Program
+from plait.run.backend import StepInputs
+from plait.run.control import ControlClient
+from plait.run.executor import Executor
+from plait.run.summing import Summing, groups_of_program
+from plait.run.transport import TorchTransport
+from plait.run.worker import TRACED_STEPS, Where, run_rank, tell_outcome
+from plait.simulate import Span
+
+_CPU = torch.device("cpu")
+
+
+def run_emulated_rank(task: Task) -> None:
+    run_rank(partial(_play, task))
+
+
+def _play(task: Task, control: ControlClient, where: Where) -> None:
+    torch.set_num_threads(1)
+    program, summing = task.program(), Summing(task.sync, tuple(task.hosts))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=task.timeout_seconds))
+    transport = TorchTransport(groups_of_program(program, summing), device=_CPU, timeout_seconds=task.timeout_seconds)
+    device = Device()
+    executor = _executor(task, program, summing, transport, device)
+    where.phase = "while calibrating the bed"
+    findings = calibrate(transport, task.probes)
+    control.send({"type": "calibration", **vars(findings)})
+    where.executor = executor
+    traced: deque[tuple[int, list[Span]]] = deque(maxlen=TRACED_STEPS)
+    for step in range(task.num_steps):
+        start = time.perf_counter()
+        result = executor.run(program, StepInputs({}, {}, step, seed=0))
+        seconds = time.perf_counter() - start
+        traced.append((step, result.spans))
+        if transport.rank == 0:
+            control.send({"type": "step", "step": step, "loss": 0.0, "seconds": seconds, "memory_bytes": 0})
+    control.send({"type": "lateness", "seconds": device.lateness})
+    tell_outcome(control, traced, _CPU)
+    transport.close()
+
+
+def _executor(task: Task, program: Program, summing: Summing, transport: TorchTransport, device: Device) -> Executor:
+    rank = transport.rank
+    stages = {}
+    for index in program.stages_of_rank(rank):
+        seconds = {work.rows: work for work in task.computations[rank] if work.stage == index}
+        meet = _meeting(transport, program.stages[index].ranks) if program.stages[index].coupled else lambda: None
+        values, sends = stage_values(program, index)
+        stages[index] = TimedStage(device, seconds, values, sends, task.payload, meet)
+    buckets = {
+        bucket.name: TimedBucket(device, bucket, task.updates[rank][bucket.name], task.payload)
+        for bucket in program.buckets
+        if rank in bucket.ranks
+    }
+    return Executor(transport, stages, buckets, summing)
+
+
+def _meeting(transport: TorchTransport, ranks: tuple[int, ...]) -> Callable[[], None]:
+    def meet() -> None:
+        transport.all_reduce(torch.zeros(1), ranks, "exchange").wait()
+
+    return meet
