@@ -4,30 +4,36 @@ Computation and links are slowed by one factor `time`, so every ratio in the ste
 time * t. Messages and gradients have only 1/payload of their bytes, on links slowed by payload once more: a message of
 n bytes on a link of b bytes a second takes (n / payload) / (b / (time * payload)) = time * n / b.
 
-`time`: the median computation takes 20 ms on the bed, where timers and Python err by tenths of a millisecond. Where a
-step would then take more than 10 s it is less.
-`payload`: the fastest link in use becomes 1 Gbit/s, which a token bucket keeps to a percent; slower still where all
-links together would carry more than the machine can (400 MB/s, 60,000 packets/s).
+`time`: on the bed the median computation takes at least 20 ms, where timers and Python err by tenths of a millisecond;
+every round of a gradient sum has 5 ms of the step, where processes wake one another in tenths of one; and a step takes
+a second. Where one would then take more than 10 s it is less, but never is the median computation under 5 ms.
+`payload`: the fastest link in use becomes 500 Mbit/s, which a token bucket keeps to a percent; slower still where all
+links together would carry more than the machine can (200 MB/s, 60,000 packets/s).
 Links so much slower than the fastest that they would carry less than 2 MB/s, a few packets in a short computation,
-set the scale instead; then the fastest are held to 1 Gbit/s, less than they should get. `as_emulated` says what cluster
-that is.
+set the scale instead; then the fastest are held to 500 Mbit/s, less than they should get. `as_emulated` says what
+cluster that is.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from plait.cluster import Cluster
+from plait.cost import Costs
 from plait.cost.synchronisation import sync_seconds
-from plait.emulate.shaping import suitable_mtu
+from plait.emulate.shaping import LARGEST_MTU, suitable_mtu
 from plait.errors import PlaitError
 from plait.plan import Plan
 from plait.program import COMPUTE, Op, Program
+from plait.simulate import step_seconds
+from plait.simulate.times import Times
 
 COMPUTATION_SECONDS, SHORTEST_COMPUTATION = 0.02, 0.005
-STEP_SECONDS = 10.0
-FASTEST_WIRE, SLOWEST_WIRE = 125e6, 2e6
-TRAFFIC, PACKETS = 400e6, 60e3  # per second, over all wires
+ROUND_SECONDS = 0.005
+SHORTEST_STEP, LONGEST_STEP = 1.0, 10.0
+FASTEST_WIRE, SLOWEST_WIRE = 62.5e6, 2e6
+TRAFFIC, PACKETS = 200e6, 60e3  # per second, over all wires
 
 
 @dataclass(frozen=True)
@@ -51,29 +57,57 @@ class Dilation:
         return max(1, round(num_bytes / self.payload))
 
 
-def choose_dilation(
-    computations: Iterable[float],
-    step_seconds: float,
-    traffic: Mapping[int, float],
-    cluster: Cluster,
-    *,
-    time: float | None = None,
-) -> Dilation:
-    """For a step of `step_seconds` with these computations, whose messages load each channel with `traffic` bytes."""
-    typical = median(computations)
-    if time is None:
-        time = min(COMPUTATION_SECONDS / typical, STEP_SECONDS / step_seconds)
-        time = max(time, SHORTEST_COMPUTATION / typical)
-    if time <= 0:
+@dataclass(frozen=True)
+class Step:
+    """What the choice depends on: a step's seconds, those of its computations, the most rounds of gradient sums that a
+    rank takes part in, and the bytes on every channel in use, with that channel's bandwidth."""
+
+    seconds: float
+    computations: Sequence[float]
+    rounds: int
+    traffic: Sequence[tuple[float, float]]
+
+
+def choose_dilation(step: Step, *, time: float | None = None) -> Dilation:
+    """`time` is the user's choice, where there is one."""
+    if time is not None and not 0 < time < math.inf:
         raise PlaitError(f"--dilation {time:g} must be above 0; leave it out, or give the factor to slow time down by.")
-    rates = [cluster.channel_bandwidth(channel) for channel in traffic]
-    if not rates:
+    time = time or _time(step)
+    if not step.traffic:
         return Dilation(time, 1.0, 1500)
-    slowing = max(max(rates) / FASTEST_WIRE, sum(traffic.values()) / (step_seconds * TRAFFIC), time)
-    slowing = max(min(slowing, min(rates) / SLOWEST_WIRE), time, sum(traffic.values()) / (step_seconds * TRAFFIC))
-    slowest, load = min(rates) / slowing, sum(traffic.values()) / slowing / step_seconds
-    mtu = max(suitable_mtu(slowest), min(int(load / PACKETS), 9000))
+    rates = [bandwidth for _, bandwidth in step.traffic]
+    load = sum(num_bytes for num_bytes, _ in step.traffic) / step.seconds
+    slowing = max(load / TRAFFIC, min(max(rates) / FASTEST_WIRE, min(rates) / SLOWEST_WIRE), time)
+    mtu = max(suitable_mtu(min(rates) / slowing), min(int(load / slowing / PACKETS), LARGEST_MTU))
     return Dilation(time, slowing / time, mtu)
+
+
+def _time(step: Step) -> float:
+    typical = median(step.computations)
+    shortest = max(SHORTEST_STEP, step.rounds * ROUND_SECONDS)
+    wanted = max(COMPUTATION_SECONDS / typical, shortest / step.seconds)
+    return max(min(wanted, LONGEST_STEP / step.seconds), SHORTEST_COMPUTATION / typical)
+
+
+def step_of(plan: Plan, program: Program, costs: Costs) -> Step:
+    times = Times(program, plan, costs)
+    own = replace(plan, cluster=with_own_devices(plan.cluster))
+    traffic = channel_bytes(program, plan)
+    rounds = [0] * len(program.ranks)
+    for bucket in program.buckets:
+        for rank in bucket.ranks:
+            rounds[rank] += 2 * (len(bucket.ranks) - 1)
+    return Step(
+        step_seconds(program, own, costs),
+        [
+            times.compute(r, i.op, i.stage, i.rows)
+            for r, part in enumerate(program.ranks)
+            for i in part
+            if i.op in COMPUTE
+        ],
+        max(rounds),
+        [(num_bytes, plan.cluster.channel_bandwidth(channel)) for channel, num_bytes in traffic.items()],
+    )
 
 
 def channel_bytes(program: Program, plan: Plan) -> dict[int, float]:
@@ -107,10 +141,9 @@ def as_emulated(cluster: Cluster, dilation: Dilation, *, latency: float | None =
         )
         for link in cluster.links
     )
-    hosts = tuple(replace(host, compute_slots=None) for host in cluster.hosts)
-    return replace(cluster, hosts=hosts, links=links)
+    return replace(with_own_devices(cluster), links=links)
 
 
-def computations(program: Program) -> list[tuple[int, Op, int, int]]:
-    """Rank, operation, stage and rows of every computation of a step."""
-    return [(r, i.op, i.stage, i.rows) for r, own in enumerate(program.ranks) for i in own if i.op in COMPUTE]
+def with_own_devices(cluster: Cluster) -> Cluster:
+    """Every device computes by itself, also where those of a host are processes on its cores."""
+    return replace(cluster, hosts=tuple(replace(host, compute_slots=None) for host in cluster.hosts))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 ETHERNET, IP_AND_TCP = 14, 52  # bytes of headers; TCP with time stamps
 WINDOW = 1 << 19  # the most bytes one connection has under way
 _BURST_SECONDS = 2e-4  # timers are late by some of this
-_SMALLEST_MTU, _LARGEST_MTU = 576, 9000
+SMALLEST_MTU, LARGEST_MTU = 576, 9000
 
 
 @dataclass(frozen=True)
@@ -46,4 +46,4 @@ def suitable_mtu(slowest: float, *, packet_seconds: float = 3e-4) -> int:
     >>> suitable_mtu(125e6), suitable_mtu(5e6), suitable_mtu(1e5)
     (9000, 1500, 576)
     """
-    return min(max(int(slowest * packet_seconds), _SMALLEST_MTU), _LARGEST_MTU)
+    return min(max(int(slowest * packet_seconds), SMALLEST_MTU), LARGEST_MTU)

@@ -11,7 +11,7 @@ from plait.cluster import Cluster
 from plait.cost import Costs
 from plait.emulate.calibrate import Findings
 from plait.emulate.commands import BedFailed, check_machine
-from plait.emulate.dilation import Dilation, as_emulated, channel_bytes, choose_dilation, computations
+from plait.emulate.dilation import Dilation, as_emulated, choose_dilation, step_of
 from plait.emulate.namespaces import Bed
 from plait.emulate.ranks import InBed, Nursery
 from plait.emulate.task import make_task
@@ -24,7 +24,6 @@ from plait.run.control import Message
 from plait.run.launch import RunFailed, launch
 from plait.run.session import RunRecord
 from plait.simulate import Span, Timeline, simulate
-from plait.simulate.times import Times
 
 
 class NotTrusted(RunFailed):
@@ -73,7 +72,7 @@ def emulate(
     validate(plan, graph)
     program = compile_program(plan, graph)
     check_program(program)
-    dilation = dilation_for(plan, program, costs, time=time)
+    dilation = choose_dilation(step_of(plan, program, costs), time=time)
     plan = replace(plan, cluster=as_emulated(plan.cluster, dilation))
     simulated = simulate(program, plan, costs)
     listener = _Listener(on_step)
@@ -99,18 +98,6 @@ def emulate(
             "further with --dilation, or take the figures as they are with --force."
         )
     return _outcome(plan, program, costs, dilation, simulated, listener)
-
-
-def dilation_for(plan: Plan, program: Program, costs: Costs, *, time: float | None = None) -> Dilation:
-    times = Times(program, plan, costs)
-    idle = replace(plan, cluster=_with_own_devices(plan.cluster))
-    return choose_dilation(
-        [times.compute(*work) for work in computations(program)],
-        simulate(program, idle, costs).step_seconds,
-        channel_bytes(program, plan),
-        plan.cluster,
-        time=time,
-    )
 
 
 def on_cluster(plan: Plan, cluster: Cluster) -> Plan:
@@ -195,7 +182,3 @@ def _in_own_time(measured: Timeline, slowing: float) -> Timeline:
 
 def _same_routes(one: Cluster, other: Cluster, devices: Sequence[int]) -> bool:
     return all(one.route(a, b) == other.route(a, b) for a in devices for b in devices if a != b)
-
-
-def _with_own_devices(cluster: Cluster) -> Cluster:
-    return replace(cluster, hosts=tuple(replace(host, compute_slots=None) for host in cluster.hosts))
