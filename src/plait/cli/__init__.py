@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from plait.cli import doctor, plan, profile, report, simulate, train, verify, worker
+from plait.cli import doctor, emulate, plan, profile, report, simulate, train, verify, worker
 from plait.errors import PlaitError
 from plait.run.launch import RunFailed
 
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.command("plan")(plan.command)
 app.command("train")(train.command)
 app.command("simulate")(simulate.command)
+app.command("emulate")(emulate.command)
 app.command("verify")(verify.command)
 app.command("profile")(profile.command)
 app.command("report")(report.command)

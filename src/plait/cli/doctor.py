@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ import torch.distributed as dist
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from plait.emulate.commands import missing
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,8 @@ def _transformers() -> Finding:
 
 
 def _namespaces() -> Finding:
-    root, ip = hasattr(os, "geteuid") and os.geteuid() == 0, shutil.which("ip") is not None
-    found = f"{'root' if root else 'not root'}, iproute2 {'found' if ip else 'missing'}"
-    fix = "" if root and ip else "emulated clusters will need root and iproute2 (the `ip` command)"
-    return Finding("network namespaces", found, fix)
+    lack = missing()
+    return Finding("emulated clusters", "no" if lack else "yes", lack)
 
 
 _CHECKS: tuple[Callable[[], Finding], ...] = (_python, _torch, _gloo, _cores, _cuda, _nccl, _transformers, _namespaces)

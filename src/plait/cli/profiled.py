@@ -4,11 +4,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plait.cli.asked import Asked
+from plait.cli.prepare import Prepared, prepare_plan
 from plait.cluster import Cluster, DeviceKind
 from plait.cost import Costs, imported_costs
+from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.graph.profiles import Profile, load_profile, profile_graph
-from plait.plan import Plan, ProfileSource
+from plait.plan import Plan, ProfileSource, profile_source
 from plait.search import Answer, Problem
 
 _ROWS_PER_DEVICE = 8  # of the batch to plan for, at least, where the user names none
@@ -54,6 +56,17 @@ def prepare_profile_plan(plan: Plan, source: ProfileSource, path: Path | None) -
     return prepare_profile(
         path or Path(source.file), plan.cluster, batch_size=plan.batch_size, profile_batch=source.rows
     )
+
+
+def prepare_any(plan: Plan, job: str | None, profile: Path | None, *, dtype: str, seed: int) -> Prepared | Profiled:
+    """The job or the profile that a plan was made for, costed for the plan's cluster."""
+    source = profile_source(plan)
+    if source is not None and job is None:
+        return prepare_profile_plan(plan, source, profile)
+    if source is not None or profile is not None:
+        flag, made_from = ("--job", "a profile") if source is not None else ("--profile", f"the job {plan.model}")
+        raise PlaitError(f"{flag} does not apply: the plan was made from {made_from}. Leave it out.")
+    return prepare_plan(plan, job, dtype=dtype, seed=seed)
 
 
 def _kinds(cluster: Cluster) -> list[DeviceKind]:

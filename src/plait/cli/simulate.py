@@ -10,11 +10,9 @@ from rich.markup import escape
 
 from plait.cli.files import write_file
 from plait.cli.options import DtypeOption, ProfileOption, SeedOption, checked_dtype
-from plait.cli.prepare import Prepared, prepare_plan
-from plait.cli.profiled import Profiled, prepare_profile_plan
+from plait.cli.profiled import prepare_any
 from plait.cluster.units import format_bytes, format_seconds
-from plait.errors import PlaitError
-from plait.plan import Plan, load_plan, profile_source
+from plait.plan import load_plan
 from plait.report import gantt, legend, share
 from plait.search import evaluate
 from plait.simulate import chrome_trace
@@ -30,7 +28,7 @@ def command(
 ) -> None:
     """Simulate one step of a plan: time, bubbles, exposed communication, memory."""
     found = load_plan(plan)
-    prepared = _prepared(found, job, profile, dtype=checked_dtype(dtype), seed=seed)
+    prepared = prepare_any(found, job, profile, dtype=checked_dtype(dtype), seed=seed)
     candidate = evaluate(found, prepared.graph, prepared.costs)
     timeline = candidate.timeline
     console = Console()
@@ -48,13 +46,3 @@ def command(
     if trace is not None:
         write_file(trace, json.dumps(chrome_trace([timeline])), flag="--trace")
         console.print(f"wrote {escape(str(trace))} (open it in ui.perfetto.dev)")
-
-
-def _prepared(plan: Plan, job: str | None, profile: Path | None, *, dtype: str, seed: int) -> Prepared | Profiled:
-    source = profile_source(plan)
-    if source is not None and job is None:
-        return prepare_profile_plan(plan, source, profile)
-    if source is not None or profile is not None:
-        flag, made_from = ("--job", "a profile") if source is not None else ("--profile", f"the job {plan.model}")
-        raise PlaitError(f"{flag} does not apply: the plan was made from {made_from}. Leave it out.")
-    return prepare_plan(plan, job, dtype=dtype, seed=seed)

@@ -1,5 +1,6 @@
 """A plan on its cluster, played on this machine: real processes, real packets, timed devices."""
 
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -8,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plait.cluster import Cluster
+from plait.cluster.units import format_rate
 from plait.cost import Costs
 from plait.emulate.calibrate import Findings
 from plait.emulate.commands import BedFailed, check_machine
-from plait.emulate.dilation import Dilation, as_emulated, choose_dilation, step_of
+from plait.emulate.dilation import Dilation, as_emulated, choose_dilation, step_of, with_own_devices
 from plait.emulate.namespaces import Bed
 from plait.emulate.ranks import InBed, Nursery
 from plait.emulate.task import make_task
@@ -35,7 +37,7 @@ class Emulation:
     """Timelines and seconds are in the cluster's own time, on the bed all of it took `dilation.time` as long.
 
     `simulated` is the step on the cluster that was emulated; `simulated_on_bed` with the latencies that the bed has
-    instead, where that leaves all routes as they are.
+    instead, where that leaves all routes as they are. `limited` says what of the cluster the bed could not show.
     """
 
     plan: Plan
@@ -45,6 +47,7 @@ class Emulation:
     emulated: Timeline
     steps: tuple[float, ...]
     findings: Findings
+    limited: tuple[str, ...] = ()
 
     @property
     def step_seconds(self) -> float:
@@ -73,6 +76,7 @@ def emulate(
     program = compile_program(plan, graph)
     check_program(program)
     dilation = choose_dilation(step_of(plan, program, costs), time=time)
+    limited = _limits(plan, dilation)
     plan = replace(plan, cluster=as_emulated(plan.cluster, dilation))
     simulated = simulate(program, plan, costs)
     listener = _Listener(on_step)
@@ -97,7 +101,7 @@ def emulate(
             f"this machine is too busy for the figures to be trusted: {why}. Try again when it is idle, slow time down "
             "further with --dilation, or take the figures as they are with --force."
         )
-    return _outcome(plan, program, costs, dilation, simulated, listener)
+    return replace(_outcome(plan, program, costs, dilation, simulated, listener), limited=limited)
 
 
 def on_cluster(plan: Plan, cluster: Cluster) -> Plan:
@@ -171,6 +175,21 @@ def _outcome(
         tuple(seconds / dilation.time for seconds in listener.record.settled_seconds),
         listener.findings,
     )
+
+
+def _limits(plan: Plan, dilation: Dilation) -> tuple[str, ...]:
+    used = {c >> 1 for a in plan.devices for b in plan.devices for c in plan.cluster.route(a, b)}
+    fastest = dilation.as_emulated(math.inf)
+    held = [link for link in used if plan.cluster.links[link].bandwidth > fastest]
+    found = []
+    if held:
+        found.append(
+            f"{len(held)} of {len(used)} links were held to {format_rate(fastest)}, a fraction of what they have, "
+            "because others are so much slower. The simulated step is that of the cluster with links held so."
+        )
+    if with_own_devices(plan.cluster) != plan.cluster:
+        found.append("devices of hosts with fewer compute slots than devices were given processors of their own.")
+    return tuple(found)
 
 
 def _in_own_time(measured: Timeline, slowing: float) -> Timeline:
