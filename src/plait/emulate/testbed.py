@@ -142,7 +142,7 @@ class _Listener:
     """What the ranks tell."""
 
     def __init__(self, on_step: Callable[[RunRecord], None]) -> None:
-        self.record = RunRecord()
+        self.record = RunRecord(warm_up=1)
         self.findings = Findings()
         self._on_step = on_step
 

@@ -19,13 +19,14 @@ _WARM_UP = 2  # first steps allocate and build connections; they are not what a 
 
 @dataclass
 class RunRecord:
-    """What a run did, filled as messages arrive."""
+    """What a run did, filled as messages arrive. The first `warm_up` steps are left out where there are enough."""
 
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     memory_bytes: dict[int, int] = field(default_factory=dict)
     hosts: dict[int, str] = field(default_factory=dict)
     spans: dict[int, dict[int, list[Span]]] = field(default_factory=dict)  # step -> rank -> spans
+    warm_up: int = _WARM_UP
 
     def take(self, rank: int, message: Message) -> None:
         if message["type"] == "step":
@@ -41,7 +42,7 @@ class RunRecord:
 
     @property
     def settled_seconds(self) -> list[float]:
-        return self.seconds[_WARM_UP:] if len(self.seconds) > 2 * _WARM_UP else self.seconds
+        return self.seconds[self.warm_up :] if len(self.seconds) > 2 * self.warm_up else self.seconds
 
     @property
     def step_seconds(self) -> float:

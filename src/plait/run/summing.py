@@ -35,7 +35,7 @@ class Summing:
         if self.name == "parameter-server":
             return [(_purpose(what, ranks), ranks) for what in ("up", "down")]
         hosts = self._hosts(ranks)
-        if self.name == "ring" or len(hosts) == 1:
+        if self.name == "ring" or _is_flat(hosts):
             return [("gradients", ranks)]
         within = [(_purpose(what, ranks), host) for host in hosts for what in ("up", "down")]
         return within + [(_purpose("across", ranks), owners) for owners in _owners(hosts)]
@@ -49,7 +49,7 @@ class Summing:
                 lambda: [transport.broadcast(tensor, ranks, server, down)],
             )
         hosts = self._hosts(ranks)
-        if self.name == "ring" or len(hosts) == 1:
+        if self.name == "ring" or _is_flat(hosts):
             return transport.all_reduce(tensor, ranks)
         return _hierarchical(transport, tensor, ranks, hosts)
 
@@ -80,6 +80,11 @@ def _hierarchical(transport: Transport, tensor: Tensor, ranks: Ranks, hosts: Seq
         ],
         lambda: [transport.broadcast(part, own, owner, down) for part, owner, _ in shards],
     )
+
+
+def _is_flat(hosts: Sequence[Ranks]) -> bool:
+    """With one host, or one rank in each, a hierarchy has one level, and its only round can begin at once."""
+    return len(hosts) == 1 or all(len(host) == 1 for host in hosts)
 
 
 def _owners(hosts: Sequence[Ranks]) -> list[Ranks]:
