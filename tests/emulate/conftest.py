@@ -6,6 +6,7 @@ from small_case import JOB, TWO_HOSTS, Small
 from plait.cli.prepare import prepare
 from plait.cluster import parse_cluster
 from plait.emulate.commands import missing
+from plait.emulate.leftovers import clear_leftovers
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +17,7 @@ def small() -> Small:
 
 @pytest.fixture
 def machine() -> None:
-    """Root and iproute2, or the test is left out."""
+    """Root and iproute2, or the test is left out; and nothing there from a run that was killed."""
     if lack := missing():
         pytest.skip(lack)
+    clear_leftovers()
