@@ -1,12 +1,15 @@
 """How ranks sum a gradient bucket: `Plan.sync` by torch.distributed's collectives.
 
-A sum of several rounds begins its first at once and the others when it is waited for. All ranks of a group begin
-their sums in one order and wait for them in one order (the static check has proved both), and each group of ranks has
-process groups of its own for every round, so collectives match.
+Sums of several rounds are done by a thread for each group of ranks, one after the other. All ranks of a group begin
+their sums in one order (the static check has proved it), and each group of ranks has process groups of its own for
+every round, so collectives match.
 """
 
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -25,6 +28,7 @@ class Summing:
 
     name: str
     hosts: tuple[str, ...]
+    _turns: dict[Ranks, "_InTurn"] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, plan: Plan) -> "Summing":
@@ -44,14 +48,21 @@ class Summing:
         """Begins the sum; once waited for, `tensor` holds it, the same on all ranks."""
         if self.name == "parameter-server":
             server, up, down = ranks[0], _purpose("up", ranks), _purpose("down", ranks)
-            return _Rounds(
-                lambda: [transport.reduce(tensor, ranks, server, up)],
-                lambda: [transport.broadcast(tensor, ranks, server, down)],
+            return self._in_turn(ranks).add(
+                (
+                    lambda: [transport.reduce(tensor, ranks, server, up)],
+                    lambda: [transport.broadcast(tensor, ranks, server, down)],
+                )
             )
         hosts = self._hosts(ranks)
         if self.name == "ring" or _is_flat(hosts):
             return transport.all_reduce(tensor, ranks)
-        return _hierarchical(transport, tensor, ranks, hosts)
+        return self._in_turn(ranks).add(_hierarchical(transport, tensor, ranks, hosts))
+
+    def _in_turn(self, ranks: Ranks) -> "_InTurn":
+        if ranks not in self._turns:
+            self._turns[ranks] = _InTurn()
+        return self._turns[ranks]
 
     def _hosts(self, ranks: Ranks) -> list[Ranks]:
         return [tuple(group) for group in by_host(ranks, lambda rank: self.hosts[rank])]
@@ -63,7 +74,7 @@ def groups_of_program(program: Program, summing: Summing) -> list[tuple[str, Ran
     return groups + [("exchange", stage.ranks) for stage in program.stages if stage.coupled]
 
 
-def _hierarchical(transport: Transport, tensor: Tensor, ranks: Ranks, hosts: Sequence[Ranks]) -> Pending:
+def _hierarchical(transport: Transport, tensor: Tensor, ranks: Ranks, hosts: Sequence[Ranks]) -> Sequence[Round]:
     """Each shard is summed within the host at its owner, then between the owners, then given to the host.
 
     There are as many shards as the fewest ranks in a host.
@@ -73,7 +84,7 @@ def _hierarchical(transport: Transport, tensor: Tensor, ranks: Ranks, hosts: Seq
     shards = list(zip(tensor.tensor_split(len(owners)), own, owners, strict=False))
     shards = [shard for shard in shards if shard[0].numel() > 0]
     up, across, down = (_purpose(what, ranks) for what in ("up", "across", "down"))
-    return _Rounds(
+    return (
         lambda: [transport.reduce(part, own, owner, up) for part, owner, _ in shards],
         lambda: [
             transport.all_reduce(part, others, across) for part, owner, others in shards if owner == transport.rank
@@ -96,16 +107,48 @@ def _purpose(what: str, ranks: Ranks) -> str:
     return f"{what} {'-'.join(map(str, ranks))}"
 
 
-class _Rounds:
-    """Collectives of which each round needs the one before."""
+class _InTurn:
+    """A thread that does the sums of one group of ranks one after the other, so that they go on while others compute.
 
-    def __init__(self, first: Round, *later: Round) -> None:
-        self._pending = first()
-        self._later = later
+    A sum's next round begins when the one before is done, not when somebody waits for the sum.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Sequence[Round], Future[None]]] = deque()
+        self._lock = threading.Lock()
+        self._working = False
+
+    def add(self, rounds: Sequence[Round]) -> "_Promised":
+        done: Future[None] = Future()
+        with self._lock:
+            self._waiting.append((rounds, done))
+            if not self._working:
+                self._working = True
+                # A daemon: a process that fails must not wait for a sum that never comes.
+                threading.Thread(target=self._work, daemon=True).start()
+        return _Promised(done)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._working = False
+                    return
+                rounds, done = self._waiting.popleft()
+            try:
+                for start in rounds:
+                    for pending in start():  # all of them are under way before the first is waited for
+                        pending.wait()
+                done.set_result(None)
+            except Exception as error:  # noqa: BLE001 - it is raised where the sum is waited for
+                done.set_exception(error)
+
+
+class _Promised:
+    """A sum that another thread is doing."""
+
+    def __init__(self, done: "Future[None]") -> None:
+        self._done = done
 
     def wait(self) -> None:
-        for pending in self._pending:
-            pending.wait()
-        for start in self._later:
-            for pending in start():  # all of them are under way before the first is waited for
-                pending.wait()
+        self._done.result()
