@@ -53,9 +53,6 @@ class Dilation:
         """What that is in the cluster's own time and bytes."""
         return self.on_bed(bandwidth) * self.time * self.payload
 
-    def message_bytes(self, num_bytes: int) -> int:
-        return max(1, round(num_bytes / self.payload))
-
 
 @dataclass(frozen=True)
 class Step:

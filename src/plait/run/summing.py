@@ -40,9 +40,11 @@ class Summing:
             return [(_purpose(what, ranks), ranks) for what in ("up", "down")]
         hosts = self._hosts(ranks)
         if self.name == "ring" or _is_flat(hosts):
-            return [("gradients", ranks)]
-        within = [(_purpose(what, ranks), host) for host in hosts for what in ("up", "down")]
-        return within + [(_purpose("across", ranks), owners) for owners in _owners(hosts)]
+            return [("gradients", _ring(hosts))]
+        owners = _owners(hosts)
+        ways = [_purpose(what, ranks, shard) for what in ("up", "down") for shard in range(len(owners))]
+        within = [(way, host) for host in hosts for way in ways]
+        return within + [(_purpose("across", ranks), others) for others in owners]
 
     def start(self, transport: Transport, tensor: Tensor, ranks: Ranks) -> Pending:
         """Begins the sum; once waited for, `tensor` holds it, the same on all ranks."""
@@ -56,7 +58,7 @@ class Summing:
             )
         hosts = self._hosts(ranks)
         if self.name == "ring" or _is_flat(hosts):
-            return transport.all_reduce(tensor, ranks)
+            return transport.all_reduce(tensor, _ring(hosts))
         return self._in_turn(ranks).add(_hierarchical(transport, tensor, ranks, hosts))
 
     def _in_turn(self, ranks: Ranks) -> "_InTurn":
@@ -77,19 +79,25 @@ def groups_of_program(program: Program, summing: Summing) -> list[tuple[str, Ran
 def _hierarchical(transport: Transport, tensor: Tensor, ranks: Ranks, hosts: Sequence[Ranks]) -> Sequence[Round]:
     """Each shard is summed within the host at its owner, then between the owners, then given to the host.
 
-    There are as many shards as the fewest ranks in a host.
+    There are as many shards as the fewest ranks in a host. Each has process groups of its own, for a group does no more
+    than two things at once, and shards that wait for others' leave links idle.
     """
     (own,) = (host for host in hosts if transport.rank in host)
     owners = _owners(hosts)
-    shards = list(zip(tensor.tensor_split(len(owners)), own, owners, strict=False))
-    shards = [shard for shard in shards if shard[0].numel() > 0]
-    up, across, down = (_purpose(what, ranks) for what in ("up", "across", "down"))
+    shards = [
+        (part, own[index], owners[index], _purpose("up", ranks, index), _purpose("down", ranks, index))
+        for index, part in enumerate(tensor.tensor_split(len(owners)))
+        if part.numel() > 0
+    ]
+    across = _purpose("across", ranks)
     return (
-        lambda: [transport.reduce(part, own, owner, up) for part, owner, _ in shards],
+        lambda: [transport.reduce(part, own, owner, up) for part, owner, _, up, _ in shards],
         lambda: [
-            transport.all_reduce(part, others, across) for part, owner, others in shards if owner == transport.rank
+            transport.all_reduce(part, others, across)
+            for part, owner, others, _, _ in shards
+            if owner == transport.rank
         ],
-        lambda: [transport.broadcast(part, own, owner, down) for part, owner, _ in shards],
+        lambda: [transport.broadcast(part, own, owner, down) for part, owner, _, _, down in shards],
     )
 
 
@@ -103,8 +111,13 @@ def _owners(hosts: Sequence[Ranks]) -> list[Ranks]:
     return [tuple(host[shard] for host in hosts) for shard in range(min(map(len, hosts)))]
 
 
-def _purpose(what: str, ranks: Ranks) -> str:
-    return f"{what} {'-'.join(map(str, ranks))}"
+def _ring(hosts: Sequence[Ranks]) -> Ranks:
+    """The order in which a sum goes round: the hosts one after the other, as the cost model has it."""
+    return tuple(rank for host in hosts for rank in host)
+
+
+def _purpose(what: str, ranks: Ranks, shard: int = 0) -> str:
+    return f"{what} {shard} {'-'.join(map(str, ranks))}"
 
 
 class _InTurn:
