@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -109,6 +109,20 @@ class RankInBed:
             os.kill(self.pid, number)
 
 
+@contextmanager
+def _without_standard_error() -> Iterator[None]:
+    """A store that opens where no names can be looked up complains, and works. What fails is still raised."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device, for its descriptor
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 class InBed:
     """`plait.run.launch.Place`: rank r runs in the namespace of the topology's device r."""
 
@@ -119,8 +133,10 @@ class InBed:
         self._nursery = nursery
         bed.own([nursery.pid])
 
-    def listening(self) -> AbstractContextManager[object]:
-        return inside(self._bed.office)
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        with inside(self._bed.office), _without_standard_error():
+            yield
 
     def start(self, rank: int, arguments: Sequence[str], environment: dict[str, str], log: Path) -> RankInBed:
         started = self._nursery.start(

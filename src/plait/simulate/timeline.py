@@ -40,7 +40,7 @@ Record = tuple[int, str, Instruction, float, float]  # the fields of a `Span`; a
 
 @dataclass(frozen=True)
 class Timeline:
-    """One step. `source` is "simulated" or "measured"; `records` are its spans, or tuples of their fields.
+    """One step. `source` is "simulated", "emulated" or "measured"; `records` are its spans, or tuples of their fields.
 
     A plain tuple takes a quarter of the time of a span, and few timelines of a search are ever looked at.
     """
