@@ -5,7 +5,7 @@ time * t. Messages and gradients have only 1/payload of their bytes, on links sl
 n bytes on a link of b bytes a second takes (n / payload) / (b / (time * payload)) = time * n / b.
 
 `time`: on the bed the median computation takes at least 20 ms, where timers and Python err by tenths of a millisecond;
-every round of a gradient sum has 5 ms of the step, where processes wake one another in tenths of one; and a step takes
+every round of a gradient sum has 10 ms of the step, where processes wake one another in tenths of one; and a step takes
 a second. Where one would then take more than 10 s it is less, but never is the median computation under 5 ms.
 `payload`: the fastest link in use becomes 500 Mbit/s, which a token bucket keeps to a percent; slower still where all
 links together would carry more than the machine can (200 MB/s, 60,000 packets/s).
@@ -30,7 +30,7 @@ from plait.simulate import step_seconds
 from plait.simulate.times import Times
 
 COMPUTATION_SECONDS, SHORTEST_COMPUTATION = 0.02, 0.005
-ROUND_SECONDS = 0.005
+ROUND_SECONDS = 0.01
 SHORTEST_STEP, LONGEST_STEP = 1.0, 10.0
 FASTEST_WIRE, SLOWEST_WIRE = 62.5e6, 2e6
 TRAFFIC, PACKETS = 200e6, 60e3  # per second, over all wires

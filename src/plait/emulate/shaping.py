@@ -40,10 +40,11 @@ def payload_share(mtu: int) -> float:
     return (mtu - IP_AND_TCP) / (mtu + ETHERNET)
 
 
-def suitable_mtu(slowest: float, *, packet_seconds: float = 3e-4) -> int:
-    """Large packets spare the processor, but one must not keep the slowest wire busy for long.
+def suitable_mtu(slowest: float, *, packet_seconds: float = 6e-4) -> int:
+    """Large packets spare the processor and have few answers, which take 2 % of a wire used both ways at 2,000 bytes; but
+    one must not keep the slowest wire busy for long.
 
     >>> suitable_mtu(125e6), suitable_mtu(5e6), suitable_mtu(1e5)
-    (9000, 1500, 576)
+    (9000, 2999, 576)
     """
     return min(max(int(slowest * packet_seconds), SMALLEST_MTU), LARGEST_MTU)
