@@ -41,8 +41,8 @@ def payload_share(mtu: int) -> float:
 
 
 def suitable_mtu(slowest: float, *, packet_seconds: float = 6e-4) -> int:
-    """Large packets spare the processor and have few answers, which take 2 % of a wire used both ways at 2,000 bytes; but
-    one must not keep the slowest wire busy for long.
+    """Large packets spare the processor and have few answers, which take 2 % of a wire used both ways at 2,000 bytes;
+    but one must not keep the slowest wire busy for long.
 
     >>> suitable_mtu(125e6), suitable_mtu(5e6), suitable_mtu(1e5)
     (9000, 2999, 576)
