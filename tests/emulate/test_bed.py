@@ -1,6 +1,5 @@
 """The bed itself: real namespaces, processes and packets. Needs root and iproute2."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 from small_case import JOB
 
 from plait.emulate.commands import NAMESPACES, BedFailed
-from plait.emulate.leftovers import FOLDER, Process, parse_note
+from plait.emulate.leftovers import FOLDER, Note, Process, parse_note
 from plait.emulate.namespaces import Bed
 from plait.emulate.testbed import Emulation, emulate
 from plait.emulate.topology import topology
@@ -21,6 +20,7 @@ from plait.plan import save_plan
 from plait.program import Op
 from plait.run.launch import RunFailed
 
+INTERFACES = {path.name for path in Path("/sys/class/net").iterdir()}
 CROWDED = 0.15  # a shared machine may be busy; bench/fidelity.py has the figures
 
 
@@ -28,12 +28,24 @@ def namespaces() -> set[str]:
     return {path.name for path in NAMESPACES.glob("plait-*")}
 
 
+def notes(owner: int) -> dict[str, Note]:
+    """What the beds of this process say about themselves; others may have beds of their own."""
+    found = {path.name: parse_note(path.read_text()) for path in FOLDER.glob("*.json") if path.exists()}
+    return {name: note for name, note in found.items() if note is not None and note.owner.pid == owner}
+
+
+def strays() -> set[str]:
+    """Namespaces of beds that nobody owns."""
+    found = (parse_note(path.read_text()) for path in FOLDER.glob("*.json") if path.exists())
+    return namespaces() - {name for note in found if note is not None for name in note.namespaces}
+
+
 def interfaces() -> set[str]:
     return {path.name for path in Path("/sys/class/net").iterdir()}
 
 
-def notes() -> set[str]:
-    return {path.name for path in FOLDER.glob("*")}
+def nothing_is_left() -> bool:
+    return not notes(os.getpid()) and not strays() and interfaces() == INTERFACES
 
 
 def run(small, folder: Path, **wishes: object) -> Emulation:
@@ -42,14 +54,13 @@ def run(small, folder: Path, **wishes: object) -> Emulation:
 
 
 def test_a_pipeline_of_three_stages_takes_what_is_simulated_and_leaves_nothing(machine, small, tmp_path: Path) -> None:
-    before = namespaces(), interfaces(), notes()
     found = run(small, tmp_path, stages=3, schedule="1f1b")
     assert abs(found.error) < CROWDED
     assert found.emulated.source == "emulated"
     assert found.emulated.num_ranks == found.plan.num_ranks
     for rank in range(found.plan.num_ranks):
         assert found.emulated.compute_order(rank) == found.simulated.compute_order(rank)
-    assert (namespaces(), interfaces(), notes()) == before
+    assert nothing_is_left()
 
 
 def test_replicas_sum_their_gradients_over_the_wires(machine, small, tmp_path: Path) -> None:
@@ -78,7 +89,7 @@ def test_a_bed_carries_packets_at_its_rates_and_runs_any_program(machine, small)
 
 
 def test_two_beds_at_once_do_not_collide(machine, small, tmp_path: Path) -> None:
-    before, found = namespaces(), dict[int, Emulation]()
+    found = dict[int, Emulation]()
     plan = small.plan(stages=2, replicas=(1, 1), schedule="1f1b")
 
     def play(number: int) -> None:
@@ -92,35 +103,31 @@ def test_two_beds_at_once_do_not_collide(machine, small, tmp_path: Path) -> None
         thread.join(timeout=90)
     assert sorted(found) == [0, 1]
     assert all(abs(emulation.error) < 2 * CROWDED for emulation in found.values())
-    assert namespaces() == before
+    assert nothing_is_left()
 
 
 def test_a_bed_that_cannot_be_made_is_put_away(machine, small) -> None:
-    before = namespaces(), notes()
     layout = topology(small.cluster, range(4))
     with pytest.raises(BedFailed, match="`tc`"), Bed(layout, [0.0] * len(layout.wires)):
         pass
-    assert (namespaces(), notes()) == before
+    assert nothing_is_left()
 
 
 def test_what_a_killed_owner_leaves_is_cleared_by_the_next(machine, small, tmp_path: Path) -> None:
     plan = small.plan(stages=2, replicas=(1, 1), schedule="1f1b")
     save_plan(plan, tmp_path / "plan.json")
     words = [sys.executable, "-m", "plait", "emulate", "plan.json", "--steps", "5000", "--job", JOB, "--force"]
-    before = notes()
     owner = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        path = _wait_for_note(owner, before)
+        note = _wait_for_note(owner)
         owner.send_signal(signal.SIGKILL)
         owner.wait(timeout=10)
-        note = parse_note(path.read_text())
-        assert note is not None
         assert note.namespaces and set(note.namespaces) <= namespaces()
         assert _all_end(note.processes), "ranks outlive their owner"
         layout = topology(small.cluster, range(2))
         with Bed(layout, [20e6] * len(layout.wires)):
             assert not set(note.namespaces) & namespaces()
-        assert notes() <= before
+        assert not notes(owner.pid)
     finally:
         owner.kill()
         owner.wait()
@@ -129,15 +136,13 @@ def test_what_a_killed_owner_leaves_is_cleared_by_the_next(machine, small, tmp_p
 def test_sigterm_puts_everything_away(machine, small, tmp_path: Path) -> None:
     save_plan(small.plan(stages=2, replicas=(1, 1), schedule="1f1b"), tmp_path / "plan.json")
     words = [sys.executable, "-m", "plait", "emulate", "plan.json", "--steps", "5000", "--job", JOB, "--force"]
-    before = notes()
     owner = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        note = parse_note(_wait_for_note(owner, before).read_text())
+        note = _wait_for_note(owner)
         owner.terminate()
         _, error = owner.communicate(timeout=20)
         assert owner.returncode == 130
         assert "Traceback" not in error
-        assert note is not None
         assert not set(note.namespaces) & namespaces()
         assert _all_end(note.processes)
     finally:
@@ -146,7 +151,6 @@ def test_sigterm_puts_everything_away(machine, small, tmp_path: Path) -> None:
 
 
 def test_a_rank_that_dies_ends_the_run_and_is_named(machine, small, tmp_path: Path) -> None:
-    before = notes()
     failure: list[str] = []
 
     def play() -> None:
@@ -158,23 +162,21 @@ def test_a_rank_that_dies_ends_the_run_and_is_named(machine, small, tmp_path: Pa
 
     thread = threading.Thread(target=play, daemon=True)
     thread.start()
-    note = parse_note(_wait_for_note(None, before).read_text())
-    assert note is not None
+    note = _wait_for_note(None)
     os.kill(note.processes[-1].pid, signal.SIGKILL)
     thread.join(timeout=20)
     assert failure and "rank 1 failed" in failure[0]
-    assert notes() == before
+    assert nothing_is_left()
 
 
-def _wait_for_note(owner: subprocess.Popen[str] | subprocess.Popen[bytes] | None, before: set[str]) -> Path:
-    """The note of a new bed whose two ranks have been started for a while."""
+def _wait_for_note(owner: subprocess.Popen[str] | subprocess.Popen[bytes] | None) -> Note:
+    """The note of a bed (of this process, where none is named) whose two ranks have been at work for a while."""
     limit = time.monotonic() + 30
     while time.monotonic() < limit and (owner is None or owner.poll() is None):
-        for name in notes() - before:
-            path = FOLDER / name
-            if path.suffix == ".json" and len(json.loads(path.read_text())["processes"]) == 3:
+        for note in notes(owner.pid if owner is not None else os.getpid()).values():
+            if len(note.processes) == 3:
                 time.sleep(1.0)
-                return path
+                return note
         time.sleep(0.05)
     raise AssertionError("no bed was made")
 
