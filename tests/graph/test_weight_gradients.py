@@ -42,6 +42,15 @@ CASES: dict[str, tuple[Callable[..., Tensor], Tensor, tuple[int, ...], int | Non
     "conv1d": (lambda x, w, b: F.conv1d(x, w, b, stride=2, padding=1), torch.randn(3, 4, 7), (2, 4, 3), 2),
     "conv2d": (lambda x, w, b: F.conv2d(x, w, b, stride=(2, 1), padding=(0, 1)), IMAGES, (2, 4, 3, 3), 2),
     "grouped conv2d": (lambda x, w, b: F.conv2d(x, w, b, dilation=2, groups=2), IMAGES, (6, 2, 3, 3), None),
+    "conv2d of single pixels": (F.conv2d, IMAGES, (2, 4, 1, 1), 2),
+    "conv2d of single pixels without bias": (F.conv2d, IMAGES, (5, 4, 1, 1), None),
+    "conv2d of single pixels, channels last": (
+        lambda x, w, b: F.conv2d(x.contiguous(memory_format=torch.channels_last), w, b),
+        IMAGES,
+        (2, 4, 1, 1),
+        2,
+    ),
+    "conv3d of single voxels": (F.conv3d, torch.randn(3, 4, 2, 3, 2), (2, 4, 1, 1, 1), 2),
     "transposed conv2d": (
         lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2, padding=1, output_padding=1),
         IMAGES,

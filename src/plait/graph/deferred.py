@@ -227,11 +227,33 @@ class _Convolution:
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return aten.convolution(x, weight, bias, *self._options())
 
+    def _is_product(self, *images: Tensor, weight: Tensor) -> bool:
+        """Is it one matrix product per image? On CPUs those are faster than halves of PyTorch's backward.
+
+        Short types would round after every image.
+        """
+        return (
+            weight.device.type == "cpu"
+            and weight.dtype in (torch.float32, torch.float64)
+            and weight[0, 0].numel() == self.groups == 1
+            and not self.transposed
+            and set(self.stride) == {1}
+            and set(self.padding) == {0}
+            and all(tensor.is_contiguous() for tensor in (*images, weight))
+        )
+
     def input_gradient(self, gradient: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        if self._is_product(gradient, x, weight=weight):
+            return torch.matmul(weight.flatten(1).t(), gradient.flatten(2)).view_as(x)
         mask = [True, False, False]
         return aten.convolution_backward(gradient, x, weight, None, *self._options(), mask)[0]
 
     def add_weight_gradients(self, gradient: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        if self._is_product(gradient, x, weight=weight):
+            _add_products(weight, gradient.flatten(2), x.flatten(2).transpose(1, 2))
+            if bias is not None:
+                _add(bias, gradient.flatten(2).sum((0, 2)))
+            return
         sizes, mask = (None, [False, True, False]) if bias is None else (list(bias.shape), [False, True, True])
         found = aten.convolution_backward(gradient, x, weight, sizes, *self._options(), mask)
         _add(weight, found[1])
@@ -277,6 +299,14 @@ def _add_product(weight: Tensor, left: Tensor, right: Tensor) -> None:
         weight.grad.addmm_(left, right)
     else:
         _add(weight, left @ right)
+
+
+def _add_products(weight: Tensor, left: Tensor, right: Tensor) -> None:
+    """Adds the products of two batches of matrices to the gradient of a weight of any shape."""
+    if weight.is_leaf and weight.grad is not None and weight.grad.is_contiguous():
+        weight.grad.flatten(1).addbmm_(left, right)
+    else:
+        _add(weight, left.new_zeros(weight.shape).flatten(1).addbmm_(left, right).view_as(weight))
 
 
 _Way = tuple[Callable[..., Tensor], tuple[str, ...], tuple[str, ...]]

@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 _RELAXED = (1.0, 1.04, 1.15, 1.4, 2.5)  # thresholds, as multiples of the least bottleneck
 _ROUNDING = 1e-9
 _TRACED = 8
-_MOST_STAGES = 32
+MOST_STAGES = 32
 _FREE_CHOICE = 16  # up to so many blocks of devices every (i, r) is looked at
 
 
@@ -133,7 +133,7 @@ class _Program:
         self.blocks = len(order) // grain
         self.aligned = aligned or self.blocks > _FREE_CHOICE
         self.stages = _Stages(loads, costs, groups, asked, limits)
-        most = min(self.blocks, loads.num_edges - 1, _MOST_STAGES)
+        most = min(self.blocks, loads.num_edges - 1, MOST_STAGES)
         self.most_stages = min(most, asked.num_stages or most)
         self.starts = [(i, r) for i in range(self.blocks) for r in self._replicas(i)]
         self.group = {(i, r): tuple(order[i * grain : (i + r) * grain]) for i, r in self.starts}

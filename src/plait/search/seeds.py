@@ -16,12 +16,13 @@ from plait.search.layout import Layout, layout_of
 from plait.search.limits import Limits
 from plait.search.loads import Loads, coarse_loads
 from plait.search.partition import balanced_boundaries
-from plait.search.prm import Asked, shapes
+from plait.search.prm import MOST_STAGES, Asked, shapes
 from plait.search.problem import Problem
 from plait.search.wishes import Wishes
 
 _EDGES, _FEWER_EDGES = 64, 40  # of the coarse chain, for few and for many devices
 _ROUGH_EDGES = 24
+_FINER = 3  # times what the rough run took
 _BLOCKS = 32  # of devices that the dynamic program deals out
 _FEW = 4  # devices of which every order is tried
 _KEPT = 4  # layouts of each run
@@ -38,27 +39,33 @@ class _Run(NamedTuple):
 def seeds(
     problem: Problem, rough: Loads, coarse: Loads, groups: Groups, wishes: Wishes, limits: Limits, deadline: float
 ) -> Iterator[Layout]:
-    """Layouts worth looking at; at least those of the first run."""
+    """Layouts worth looking at; at least those of the first run that finds any."""
     runs = list(_runs(problem, wishes, limits))
     promised: dict[int, float] = {}
+    rough_seconds: dict[int, float] = {}
+    none_yet = True
     if wishes.replicas is None and len(runs) > 1:
         half = (time.perf_counter() + deadline) / 2
         by_asked: dict[Asked, float] = {}
-        for first_order in (True, False):  # it tells which numbers of micro-batches are worth the other orders
-            some = [number for number, run in enumerate(runs) if (run.order is runs[0].order) is first_order]
+        order_of_all = max(runs, key=lambda run: len(run.order)).order
+        for of_all in (True, False):  # it tells which numbers of micro-batches are worth the other orders
+            some = [number for number, run in enumerate(runs) if (run.order is order_of_all) is of_all]
             for number in sorted(some, key=lambda number: by_asked.get(runs[number].asked, 0.0)):
-                if promised and time.perf_counter() > half:
+                if not none_yet and time.perf_counter() > half:
                     break
-                run = runs[number]
+                run, start = runs[number], time.perf_counter()
                 found = shapes(rough, problem.costs, groups, run.order, run.asked, limits, run.grain, aligned=True)
+                rough_seconds[number] = time.perf_counter() - start
                 promised[number] = min((shape.estimate for shape in found), default=math.inf)
                 by_asked[run.asked] = min(by_asked.get(run.asked, math.inf), promised[number])
+                none_yet = none_yet and not found
                 yield from (layout_of(shape, run.asked.micro_batches) for shape in found[:_KEPT])
-    for done, number in enumerate(sorted(range(len(runs)), key=lambda number: promised.get(number, math.inf))):
-        if done and time.perf_counter() > deadline:
+    for number in sorted(range(len(runs)), key=lambda number: promised.get(number, math.inf)):
+        if not none_yet and time.perf_counter() + _FINER * rough_seconds.get(number, 0.0) > deadline:
             return
         run = runs[number]
         found = shapes(coarse, problem.costs, groups, run.order, run.asked, limits, run.grain)
+        none_yet = none_yet and not found
         yield from (layout_of(shape, run.asked.micro_batches) for shape in found[:_KEPT])
 
 
@@ -75,7 +82,7 @@ def _runs(problem: Problem, wishes: Wishes, limits: Limits) -> Iterator[_Run]:
                 num_stages=num_stages,
                 replicas=wishes.replicas,
             )
-            yield from (_Run(asked, order, grain) for grain in _grains(len(order), wishes))
+            yield from (_Run(asked, order, grain) for grain in _grains(len(order), wishes) if grain <= rows)
 
 
 def coarse_for(problem: Problem, loads: Loads, limits: Limits) -> Loads:
@@ -92,7 +99,7 @@ def rough_for(loads: Loads, limits: Limits) -> Loads:
 def least_memory(problem: Problem, wishes: Wishes, limits: Limits) -> Layout:
     """As many stages as may be, each with a device or what the user fixed, of micro-batches as small as may be."""
     devices = device_order(problem.cluster)
-    most = min(len(devices), max(limits.stage_counts))
+    most = min(len(devices), max(limits.stage_counts), MOST_STAGES)
     replicas = wishes.replicas or (1,) * (wishes.num_stages or most)
     ends = list(accumulate(replicas))
     groups = [tuple(devices[end - count : end]) for end, count in zip(ends, replicas, strict=True)]
