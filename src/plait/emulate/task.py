@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from plait.cost import Costs
 from plait.emulate.calibrate import Probe, choose_probes
 from plait.emulate.dilation import Dilation
+from plait.emulate.plain import PlainTask
 from plait.errors import PlaitError
 from plait.plan import Plan
 from plait.program import COMPUTE, Op, Program, format_program, parse_program
@@ -36,6 +37,7 @@ class Task(BaseModel):
     payload: float
     num_steps: int
     probes: list[Probe]
+    plain: PlainTask | None = None  # what to run in place of the program
     timeout_seconds: float = 120.0
 
     def program(self) -> Program:

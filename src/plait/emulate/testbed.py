@@ -15,8 +15,9 @@ from plait.emulate.calibrate import Findings
 from plait.emulate.commands import BedFailed, check_machine
 from plait.emulate.dilation import Dilation, as_emulated, choose_dilation, step_of, with_own_devices
 from plait.emulate.namespaces import Bed
+from plait.emulate.plain import check_plain, plain_task
 from plait.emulate.ranks import InBed, Nursery
-from plait.emulate.task import make_task
+from plait.emulate.task import Task, make_task
 from plait.emulate.topology import topology
 from plait.errors import PlaitError
 from plait.graph import Graph
@@ -71,37 +72,72 @@ def emulate(
     on_step: Callable[[RunRecord], None] = lambda record: None,
 ) -> Emulation:
     """Plays `num_steps` steps of the plan. Raises NotTrusted where the bed was not true, unless `force` is set."""
-    check_machine()
-    validate(plan, graph)
-    program = compile_program(plan, graph)
-    check_program(program)
-    dilation = choose_dilation(step_of(plan, program, costs), time=time)
-    limited = _limits(plan, dilation)
-    plan = replace(plan, cluster=as_emulated(plan.cluster, dilation))
-    simulated = simulate(program, plan, costs)
+    play = _Play(plan, graph, costs, time)
+    simulated = simulate(play.program, play.plan, costs)
+    task = make_task(play.plan, play.program, costs, play.dilation, num_steps=num_steps)
     listener = _Listener(on_step)
-    out.mkdir(parents=True, exist_ok=True)
-    task = make_task(plan, program, costs, dilation, num_steps=num_steps)
-    task.write(out / "task.json")
-    layout = topology(plan.cluster, plan.devices)
-    bandwidths = [dilation.on_bed(plan.cluster.links[wire.index].bandwidth) for wire in layout.wires]
-    try:
-        with stopped_by_signals(), Nursery() as nursery, Bed(layout, bandwidths, mtu=dilation.mtu) as bed:
-            launch(
-                [str((out / "task.json").absolute())],
-                plan.num_ranks,
-                logs=out / "logs",
-                on_message=listener,
-                place=InBed(bed, nursery),
+    play.run(task, out, listener, force=force)
+    outcome = _outcome(play.plan, play.program, costs, play.dilation, simulated, listener)
+    return replace(outcome, limited=_limits(plan, play.dilation))
+
+
+def emulate_plain(
+    plan: Plan,
+    graph: Graph,
+    costs: Costs,
+    out: Path,
+    *,
+    num_steps: int = 5,
+    time: float | None = None,
+    force: bool = False,
+) -> tuple[float, ...]:
+    """Seconds of steps, in the cluster's own time, of the plan as plain PyTorch runs it on the same bed."""
+    check_plain(plan)
+    play = _Play(plan, graph, costs, time)
+    plain = plain_task(play.plan, graph, costs, play.dilation)
+    task = make_task(play.plan, play.program, costs, play.dilation, num_steps=num_steps)
+    listener = _Listener(lambda record: None)
+    play.run(task.model_copy(update={"plain": plain}), out, listener, force=force)
+    return tuple(seconds / play.dilation.time for seconds in listener.record.settled_seconds)
+
+
+class _Play:
+    """A plan made ready for the bed: its program, and the cluster that the bed stands for."""
+
+    def __init__(self, plan: Plan, graph: Graph, costs: Costs, time: float | None) -> None:
+        check_machine()
+        validate(plan, graph)
+        self.program = compile_program(plan, graph)
+        check_program(self.program)
+        self.dilation = choose_dilation(step_of(plan, self.program, costs), time=time)
+        self.plan = replace(plan, cluster=as_emulated(plan.cluster, self.dilation))
+
+    def run(self, task: Task, out: Path, listener: "_Listener", *, force: bool) -> None:
+        """Raises NotTrusted where the bed was not true, unless `force` is set."""
+        task.write(out / "task.json")
+        layout = topology(self.plan.cluster, self.plan.devices)
+        links = self.plan.cluster.links
+        bandwidths = [self.dilation.on_bed(links[wire.index].bandwidth) for wire in layout.wires]
+        try:
+            with (
+                stopped_by_signals(),
+                Nursery() as nursery,
+                Bed(layout, bandwidths, mtu=self.dilation.mtu) as bed,
+            ):
+                launch(
+                    [str((out / "task.json").absolute())],
+                    self.plan.num_ranks,
+                    logs=out / "logs",
+                    on_message=listener,
+                    place=InBed(bed, nursery),
+                )
+        except BedFailed as error:
+            raise RunFailed(f"the test bed could not be made: {error}.") from error
+        if (why := listener.findings.why_not_trusted()) and not force:
+            raise NotTrusted(
+                f"this machine is too busy for the figures to be trusted: {why}. Try again when it is idle, slow time "
+                "down further with --dilation, or take the figures as they are with --force."
             )
-    except BedFailed as error:
-        raise RunFailed(f"the test bed could not be made: {error}.") from error
-    if (why := listener.findings.why_not_trusted()) and not force:
-        raise NotTrusted(
-            f"this machine is too busy for the figures to be trusted: {why}. Try again when it is idle, slow time down "
-            "further with --dilation, or take the figures as they are with --force."
-        )
-    return replace(_outcome(plan, program, costs, dilation, simulated, listener), limited=limited)
 
 
 def on_cluster(plan: Plan, cluster: Cluster) -> Plan:

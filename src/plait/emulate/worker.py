@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 
 from plait.emulate.calibrate import calibrate
+from plait.emulate.plain import PlainTask
+from plait.emulate.plain_rank import PlainRank
 from plait.emulate.task import Task
 from plait.emulate.timed import Device, TimedBucket, TimedStage, stage_values
 from plait.program import Program
@@ -34,22 +36,45 @@ def _play(task: Task, control: ControlClient, where: Where) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=task.timeout_seconds))
     transport = TorchTransport(groups_of_program(program, summing), device=_CPU, timeout_seconds=task.timeout_seconds)
     device = Device()
-    executor = _executor(task, program, summing, transport, device)
+    run_step = (
+        _plain(task.plain, device, task.payload, where)
+        if task.plain
+        else _executed(_executor(task, program, summing, transport, device), program, where)
+    )
     where.phase = "while calibrating the bed"
     findings = calibrate(transport, task.probes)
     control.send({"type": "calibration", **vars(findings)})
-    where.executor = executor
     traced: deque[tuple[int, list[Span]]] = deque(maxlen=TRACED_STEPS)
     for step in range(task.num_steps):
         start = time.perf_counter()
-        result = executor.run(program, StepInputs({}, {}, step, seed=0))
+        spans = run_step(step)
         seconds = time.perf_counter() - start
-        traced.append((step, result.spans))
+        traced.append((step, spans))
         if transport.rank == 0:
             control.send({"type": "step", "step": step, "loss": 0.0, "seconds": seconds, "memory_bytes": 0})
     control.send({"type": "lateness", "seconds": device.lateness})
     tell_outcome(control, traced, _CPU)
     transport.close()
+
+
+def _executed(executor: Executor, program: Program, where: Where) -> Callable[[int], list[Span]]:
+    def run_step(step: int) -> list[Span]:
+        where.executor = executor
+        return executor.run(program, StepInputs({}, {}, step, seed=0)).spans
+
+    return run_step
+
+
+def _plain(task: PlainTask, device: Device, payload: float, where: Where) -> Callable[[int], list[Span]]:
+    rank = PlainRank(task, device, payload)
+
+    def run_step(step: int) -> list[Span]:
+        where.phase = f"in step {step} of plain PyTorch"
+        rank.step()
+        dist.barrier()  # a step is over when it is for all, as with Plait
+        return []
+
+    return run_step
 
 
 def _executor(task: Task, program: Program, summing: Summing, transport: TorchTransport, device: Device) -> Executor:
