@@ -8,7 +8,7 @@ out; where one is Plait's own plan, it is played once and counts as first too. N
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -76,7 +76,7 @@ class Bench:
         self.name = f"{model} on {cluster.name}"
         self.cluster, self.batch_size, self.steps = cluster, batch_size, steps
         self.trusted = True
-        self.played: dict[Plan, float] = {}
+        self.played: list[tuple[Plan, float]] = []
 
     def row(self) -> Row:
         problem = Problem(self.graph, self.costs, self.cluster, self.batch_size)
@@ -95,9 +95,12 @@ class Bench:
         )
 
     def seconds(self, plan: Plan) -> float:
-        if plan not in self.played:
-            self.played[plan] = self._play(plan)
-        return self.played[plan]
+        plan = replace(plan, predicted_seconds=None)
+        found = next((seconds for other, seconds in self.played if other == plan), None)
+        if found is None:
+            found = self._play(plan)
+            self.played.append((plan, found))
+        return found
 
     def _play(self, plan: Plan) -> float:
         for attempt in range(_TRIES):
