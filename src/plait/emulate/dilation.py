@@ -54,6 +54,11 @@ class Dilation:
         return self.on_bed(bandwidth) * self.time * self.payload
 
 
+def shrunk(num_bytes: int, payload: float) -> int:
+    """What a tensor of so many bytes has of them on the bed."""
+    return max(1, round(num_bytes / payload))
+
+
 @dataclass(frozen=True)
 class Step:
     """What the choice depends on: a step's seconds, those of its computations, the most rounds of gradient sums that a

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pydantic import BaseModel, ConfigDict
 
 from plait.cost import Costs
-from plait.emulate.dilation import Dilation
+from plait.emulate.dilation import Dilation, shrunk
 from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.plan import Plan, micro_batch_sizes
@@ -98,8 +98,8 @@ def _stage(
         Layer(
             forward=costs.seconds(kind, "forward", a, b, rows) * slowing,
             backward=costs.seconds(kind, "backward", a, b, rows) * slowing,
-            parameter_bytes=dilation.message_bytes(parameter_bytes[a]) if parameter_bytes[a] else 0,
+            parameter_bytes=shrunk(parameter_bytes[a], dilation.payload) if parameter_bytes[a] else 0,
         )
         for a, b in pairwise(edges)
     ]
-    return PlainStage(layers=layers, output_bytes=dilation.message_bytes(sum(v.num_bytes(rows) for v in part.sends)))
+    return PlainStage(layers=layers, output_bytes=shrunk(sum(v.num_bytes(rows) for v in part.sends), dilation.payload))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from plait.emulate.dilation import shrunk
 from plait.emulate.sleep import sleep_until
 from plait.emulate.task import StageSeconds
 from plait.graph import Value
@@ -109,10 +110,6 @@ class TimedBucket:
 
     def squared_norm(self) -> Tensor:
         return torch.zeros((), dtype=torch.float64)
-
-
-def shrunk(num_bytes: int, payload: float) -> int:
-    return max(1, round(num_bytes / payload))
 
 
 def stage_values(program: Program, stage: int) -> tuple[dict[str, Value], list[str]]:
