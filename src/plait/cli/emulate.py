@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,8 @@ from plait.cli.profiled import prepare_any
 from plait.cluster import load_cluster
 from plait.cluster.units import format_seconds
 from plait.emulate.commands import check_machine
-from plait.emulate.testbed import Emulation, emulate, on_cluster
+from plait.emulate.plain import check_plain
+from plait.emulate.testbed import Emulation, emulate, emulate_plain, on_cluster
 from plait.plan import load_plan
 from plait.simulate import chrome_trace
 
@@ -31,6 +33,9 @@ def command(
         float | None, typer.Option("--dilation", help="Slow time down by this factor; chosen if not given.")
     ] = None,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps to run.")] = 5,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Also run the plan as plain PyTorch would, on the same bed.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Report also what a busy machine has measured.")] = False,
     trace: Annotated[Path | None, typer.Option("--trace", help="Write a trace for Perfetto.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
@@ -43,16 +48,26 @@ def command(
     found = load_plan(plan)
     if cluster is not None:
         found = on_cluster(found, load_cluster(cluster))
+    if plain:
+        check_plain(found)
     prepared = prepare_any(found, job, profile, dtype=checked_dtype(dtype), seed=seed)
-    outcome = emulate(found, prepared.graph, prepared.costs, out, num_steps=steps, time=dilation, force=force)
+    play: dict[str, Any] = {"num_steps": steps, "time": dilation, "force": force}
+    outcome = emulate(found, prepared.graph, prepared.costs, out, **play)
+    others = emulate_plain(found, prepared.graph, prepared.costs, out / "plain", **play) if plain else ()
     console = Console(stderr=as_json)
     if trace is not None:
         write_file(trace, json.dumps(chrome_trace([outcome.simulated, outcome.emulated])), flag="--trace")
         console.print(f"wrote {escape(str(trace))} (open it in ui.perfetto.dev)")
     if as_json:
-        typer.echo(json.dumps(as_dict(outcome)))
-    else:
-        show_emulation(console, outcome)
+        typer.echo(json.dumps({**as_dict(outcome), "plain_steps_seconds": others}))
+        return
+    show_emulation(console, outcome)
+    if others:
+        way = "torch.distributed.pipelining" if len(found.stages) > 1 else "DistributedDataParallel"
+        console.print(
+            f"plain PyTorch ({way}): [bold]{format_seconds(median(others))}[/] ({format_seconds(min(others))} to "
+            f"{format_seconds(max(others))}), {median(others) / outcome.step_seconds:.2f} times Plait's"
+        )
 
 
 def show_emulation(console: Console, outcome: Emulation) -> None:

@@ -13,15 +13,16 @@ from plait.search.baselines import OPTIONS, Option
 from plait.search.layout import Layout
 from plait.search.problem import Problem
 
-_ASKED = ("data-parallel", "dapple", "pipedream", "grid", "hetpipe", "1f1b")
+# In this order, each with the milliseconds until its first option, for every device there is.
+_ASKED = {"data-parallel": 0.0, "dapple": 2.0, "pipedream": 0.7, "grid": 2.0, "hetpipe": 0.1, "1f1b": 2.0}
 _LOOKED_AT, _TAKEN, _ALIKE = 32, 6, 2  # options of each planner; of those taken, with the same stages
 
 
 def classical_layouts(problem: Problem, deadline: float) -> Iterator[Layout]:
-    """From one planner after the other while there is time."""
-    for name in _ASKED:
-        if time.perf_counter() > deadline:
-            return
+    """From one planner after the other, if there is time for it."""
+    for name, milliseconds in _ASKED.items():
+        if time.perf_counter() + 1e-3 * milliseconds * len(problem.cluster.devices) > deadline:
+            continue
         options = _until(deadline, OPTIONS[name](problem))
         for option in _best_few(nsmallest(_LOOKED_AT, options, key=lambda option: option.seconds)):
             yield Layout(

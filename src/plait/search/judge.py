@@ -7,7 +7,7 @@ from plait.cost import Costs
 from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.plan import Plan, validate
-from plait.program import RankMemory, check_memory, check_program, compile_program, predict_memory
+from plait.program import Program, RankMemory, check_memory, check_program, compile_program, predict_memory
 from plait.search.bounds import Bound
 from plait.simulate import Timeline, simulate, step_seconds
 
@@ -34,18 +34,30 @@ class DoesNotFit(PlaitError):
         self.missing_bytes = missing_bytes
 
 
-def evaluate(plan: Plan, graph: Graph, costs: Costs) -> Candidate:
-    """Validates, compiles, checks and simulates one plan. Raises PlaitError where it cannot run."""
+@dataclass(frozen=True)
+class Trial:
+    """A plan's program and what its step takes; its memory, where that has been looked at and fits."""
+
+    program: Program
+    seconds: float
+    memory: tuple[RankMemory, ...] | None
+
+
+def evaluate(plan: Plan, graph: Graph, costs: Costs, trial: Trial | None = None) -> Candidate:
+    """Validates, compiles, checks and simulates one plan. Raises PlaitError where it cannot run.
+
+    What a trial of the same plan has found is not worked out again.
+    """
     validate(plan, graph)
-    program = compile_program(plan, graph)
+    program = trial.program if trial else compile_program(plan, graph)
     check_program(program)
-    memory = predict_memory(program, plan, graph, costs)
+    memory = (trial.memory if trial else None) or predict_memory(program, plan, graph, costs)
     check_memory(memory, plan)
     timeline = simulate(program, plan, costs)
     return Candidate(replace(plan, predicted_seconds=timeline.step_seconds), timeline, memory)
 
 
-def step_time(plan: Plan, graph: Graph, costs: Costs, *, matters_below: float = math.inf) -> float:
+def try_out(plan: Plan, graph: Graph, costs: Costs, *, matters_below: float = math.inf) -> Trial:
     """The step's seconds alone, of a program that is trusted to be right: a search proves only what it returns.
 
     Raises DoesNotFit, or another PlaitError where it cannot run; but memory, which takes longer to predict than a step,
@@ -55,7 +67,7 @@ def step_time(plan: Plan, graph: Graph, costs: Costs, *, matters_below: float = 
     program = compile_program(plan, graph)
     seconds = step_seconds(program, plan, costs)
     if seconds >= matters_below:
-        return seconds
+        return Trial(program, seconds, None)
     memory = predict_memory(program, plan, graph, costs)
     devices = plan.cluster.devices
     missing = {
@@ -67,4 +79,4 @@ def step_time(plan: Plan, graph: Graph, costs: Costs, *, matters_below: float = 
         check_memory(memory, plan)
     except PlaitError as error:
         raise DoesNotFit(str(error), missing) from None
-    return seconds
+    return Trial(program, seconds, memory)

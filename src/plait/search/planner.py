@@ -27,7 +27,7 @@ from plait.search.chunks import chunked_layouts
 from plait.search.classical import classical_layouts
 from plait.search.contradictions import check_stage_counts, limits_of
 from plait.search.groups import Groups
-from plait.search.judge import Candidate, DoesNotFit, evaluate, step_time
+from plait.search.judge import Candidate, DoesNotFit, Trial, evaluate, try_out
 from plait.search.layout import Layout
 from plait.search.loads import fine_loads
 from plait.search.local_search import Freedom, improved
@@ -41,6 +41,7 @@ from plait.search.wishes import Wishes, check_wishes
 DEFAULT_BUDGET = 5.0
 _SEEDING, _CLASSICAL, _IMPROVING, _JUDGING = 0.25, 0.4, 0.55, 0.9  # of the budget, by when these phases end
 _ANSWERING = 1.5  # times what it took to judge a plan, for its timeline, memory, check and bound
+_RESERVED = 0.7  # of the budget, at most, for judging a plan and answering with it
 _PATIENCE = 0.1  # seconds of a step that are worth as much as the time to find them, both as shares
 _EXPECTED = 0.25, 1024  # seconds to judge 1024 micro-batches of replicas
 _FITTINGS = 3  # times the orders of a layout are made again to hold less
@@ -160,9 +161,10 @@ class _Search:
             micro_batches=wishes.micro_batches is None,
             free_devices=tuple(range(len(problem.cluster.devices))) if len(problem.cluster.devices) <= 16 else (),
         )
+        self.reserved = 0.0
         self.classical: list[Layout] = []
         self.rejected: list[tuple[str, str]] = []
-        self.fastest = math.inf  # step so far, of a plan that fits
+        self.fastest: tuple[Plan, Trial] | None = None  # so far, of those that fit
         self.misjudged: dict[int, int] = {}  # bytes that layouts turned out to lack, by micro-batches
 
     def run(self) -> list[Candidate]:
@@ -175,7 +177,7 @@ class _Search:
         for judged in others:
             if len(answer) == _ANSWERED:
                 break
-            if time.perf_counter() + _ANSWERING * judged.judging_seconds > self._until(1.0):
+            if time.perf_counter() + _ANSWERING * judged.judging_seconds > self.start + self.budget:
                 continue
             try:
                 answer.append(self._candidate(judged.plan))
@@ -185,10 +187,12 @@ class _Search:
 
     def _candidate(self, plan: Plan) -> Candidate:
         graph, costs = self.problem.graph, self.problem.costs
-        return replace(evaluate(plan, graph, costs), bound=plan_bound(plan, graph, costs))
+        trial = self.fastest[1] if self.fastest and self.fastest[0] is plan else None
+        return replace(evaluate(plan, graph, costs, trial), bound=plan_bound(plan, graph, costs))
 
     def _until(self, share: float) -> float:
-        return self.start + share * self.budget
+        """The end of a phase: at its share of the budget, but in time to judge a plan and answer with it."""
+        return self.start + min(share * self.budget, self.budget - self.reserved)
 
     def _seeds(self) -> list[Layout]:
         scored: dict[Layout, float] = {}
@@ -196,10 +200,13 @@ class _Search:
         found = seeds(self.problem, *chains, self.groups, self.wishes, self.limits, self._until(_SEEDING))
         for layout in found:
             scored[layout] = self.scorer(layout)
+        ranked = sorted(scored, key=scored.__getitem__)
+        if ranked:
+            self.reserved = min((1 + _ANSWERING) * _seconds_to_judge(ranked[0]), _RESERVED * self.budget)
         if self.wishes == Wishes(micro_batches=self.wishes.micro_batches):
             found = classical_layouts(self.problem, self._until(_CLASSICAL))
             self.classical = sorted(dict.fromkeys(found), key=self.scorer)
-        return sorted(scored, key=scored.__getitem__)
+        return ranked
 
     def _improved(self, layouts: Sequence[Layout]) -> list[Layout]:
         """Local optima, best first, and behind them what they were found from."""
@@ -236,11 +243,11 @@ class _Search:
         What a layout promises is its score until its orders are made, which are slower and say more. Of two that
         promise about the same, the one simulated sooner goes first; what would take longer than is left is left out.
         """
-        pace = _Pace(self._until(_JUDGING), self._until(1.0))
+        end = self.start + self.budget
+        pace = _Pace(self.start + _JUDGING * self.budget, end)
         waiting: list[_Waiting] = []
         for number, layout in enumerate(self._unlike(layouts)):
-            effort = layout.micro_batches * sum(map(len, layout.groups))
-            heappush(waiting, _Waiting(self.scorer(layout), number, effort, self._tries(layout)))
+            heappush(waiting, _Waiting(self.scorer(layout), number, _effort(layout), self._tries(layout)))
         best: _Judged | None = None
         while waiting:
             _, number, effort, tries = heappop(waiting)
@@ -302,9 +309,11 @@ class _Search:
 
     def _step_time(self, plan: Plan) -> float:
         """Of the fastest so far it is sure that they fit."""
-        found = step_time(plan, self.problem.graph, self.problem.costs, matters_below=self.fastest)
-        self.fastest = min(self.fastest, found)
-        return found
+        fastest = self.fastest[1].seconds if self.fastest else math.inf
+        found = try_out(plan, self.problem.graph, self.problem.costs, matters_below=fastest)
+        if found.seconds < fastest:
+            self.fastest = plan, found
+        return found.seconds
 
     def _nothing_fits(self) -> str:
         """Why even the plan that takes the least memory cannot run."""
@@ -318,6 +327,17 @@ class _Search:
             f"no plan was found for batch size {self.problem.batch_size} on {len(self.problem.cluster.devices)} "
             f"devices with {self.wishes}. Loosen a wish, or give the search more time with --budget."
         )
+
+
+def _effort(layout: Layout) -> int:
+    """What the time to judge its plans grows with: micro-batches of replicas."""
+    return layout.micro_batches * sum(map(len, layout.groups))
+
+
+def _seconds_to_judge(layout: Layout) -> float:
+    """As good as it is known beforehand."""
+    seconds, effort = _EXPECTED
+    return seconds / effort * _effort(layout)
 
 
 def _varied(layouts: Sequence[Layout], most: int) -> list[Layout]:

@@ -17,7 +17,7 @@ from plait.plan import Plan
 from plait.program import check_memory, compile_program, predict_memory
 from plait.search.baselines.blocks import Numbers
 from plait.search.baselines.layout import Layout
-from plait.search.judge import step_time
+from plait.search.judge import try_out
 from plait.search.problem import Problem
 
 _JUDGED = 8
@@ -128,11 +128,11 @@ def _simulated(option: Option, beginnings: list[int]) -> float:
     plan, problem = option.plan(), option.layout.setting.problem
     rows = plan.batch_size / plan.micro_batches
     seconds = [
-        step_time(
+        try_out(
             replace(plan, micro_batches=count, batch_size=round(count * rows)),
             problem.graph,
             problem.costs,
-        )
+        ).seconds
         for count in beginnings
     ]
     if len(beginnings) == 1:
