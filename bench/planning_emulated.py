@@ -136,7 +136,7 @@ def main() -> None:
     chosen = list(cases())[:2] if options.quick else list(cases())
     rows = []
     for case in chosen:
-        rows.append(Bench(*case, steps=3 if options.quick else 4).row())
+        rows.append(Bench(*case, steps=3).row())
         print(f"{rows[-1].case}: {rows[-1].best_rival / rows[-1].emulated:.2f} x the best rival", flush=True)
     show(rows)
     figures: dict[str, object] = {

@@ -23,6 +23,12 @@ settings.register_profile("plait", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("plait")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests are of ranks on CPUs, also where there are GPUs; those of GPUs are asked for by their mark."""
+    if "gpu" not in str(config.option.markexpr).replace("not gpu", ""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 class WarmRanks:
     """A process that starts ranks in a blink; see tests/run/warm_ranks.py."""
 

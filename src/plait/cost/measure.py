@@ -120,6 +120,7 @@ def _in_one_piece(
     """
     (whole,) = cut(model.graph, [])
     stage = build_stage(model, whole)
+    home = next((p.device for p in stage.module.parameters()), torch.device("cpu"))
     place_stage(stage, torch.device(device))
     buffers = {name: buffer.clone() for name, buffer in stage.named_buffers().items()}
     times: dict[int, list[tuple[float, float]]] = {rows: [] for rows in inputs}
@@ -134,6 +135,7 @@ def _in_one_piece(
         parameter.grad = None
     for name, buffer in stage.named_buffers().items():
         buffer.copy_(buffers[name])
+    place_stage(stage, home)  # its tensors are the model's own
     # Means, not medians: a step is the sum of its micro-batches, those that were held up among them.
     return {rows: (mean(f for f, _ in took[1:]), mean(b for _, b in took[1:])) for rows, took in times.items()}
 

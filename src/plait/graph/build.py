@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 from torch._ops import HigherOrderOperator
 
@@ -71,9 +72,10 @@ def build_graph(
 ) -> Model:
     """Captures `model`, finds its atoms and describes what flows between them.
 
-    Without `search_order` the atoms stay in the order in which the model's code ran them.
+    Without `search_order` the atoms stay in the order in which the model's code ran them. The batch may lie on another
+    device than the model.
     """
-    captured = capture(model, batch, loss=loss)
+    captured = capture(model, _beside(model, batch), loss=loss)
     tensors: dict[str, Tensor] = dict(model.named_parameters())
     tensors.update(model.named_buffers())
     symbols = row_symbols(captured.module.graph)
@@ -134,6 +136,15 @@ def _atom(group: NodeGroup) -> Atom:
     binds = tuple(f"{b.rule}: {b.why}" for b in group.bindings)
     modules = tuple(module_path(node) for node in group.nodes)
     return Atom(name, module, tuple(node.name for node in group.nodes), binds, modules)
+
+
+def _beside(model: nn.Module, batch: Any) -> Any:
+    """The batch on the device of the model's tensors, where they have one and it holds numbers."""
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    if len(devices) != 1 or torch.device("meta") in devices:
+        return batch
+    (device,) = devices
+    return pytree.tree_map_only(Tensor, lambda leaf: leaf if leaf.is_meta else leaf.to(device), batch)
 
 
 def _tensor(captured: Captured, tensors: Mapping[str, Tensor], node: fx.Node) -> Tensor | None:

@@ -261,7 +261,8 @@ def _loss_node(model: Model) -> fx.Node:
 
 def place_stage(code: StageCode, device: torch.device) -> None:
     """Moves a stage's tensors, and the constants its code makes, to `device`."""
-    if device.type == "cpu":
+    held = [tensor for module in code.modules for tensor in (*module.parameters(), *module.buffers())]
+    if device.type == "cpu" and all(tensor.device.type == "cpu" for tensor in held):
         return
     for module in code.modules:
         module.to(device)

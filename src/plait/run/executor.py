@@ -4,9 +4,9 @@ Every instruction is one method. Whatever waits does so through `_wait`, so that
 stage and micro-batch it met and what was being waited for.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from plait.graph import Value
 from plait.program import Instruction, Op, Program
 from plait.run.backend import Gradients, MicroBatch, Stage, StepInputs
+from plait.run.clock import Clock, HostClock, Moment
 from plait.run.errors import RankFailure, is_lost_peer
 from plait.run.stage import InFlight
 from plait.run.summing import Summing
@@ -23,9 +24,21 @@ from plait.simulate import Span
 
 @dataclass
 class StepResult:
+    """What a step gave; its `spans` are worked out when asked for, for which a GPU must have come to its end."""
+
     loss: float = 0.0
     gradient_norm: float | None = None
-    spans: list[Span] = field(default_factory=list)
+    rank: int = 0
+    clock: Clock = field(default_factory=HostClock)
+    records: list[tuple[str, Instruction, Moment, Moment]] = field(default_factory=list)
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        seconds = self.clock.seconds([moment for record in self.records for moment in record[2:]])
+        return [
+            Span(self.rank, lane, what, start, end)
+            for (lane, what, _, _), start, end in zip(self.records, seconds[::2], seconds[1::2], strict=True)
+        ]
 
 
 @dataclass
@@ -48,8 +61,10 @@ class Executor:
         summing: Summing,
         *,
         clip_norm: float | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.transport = transport
+        self.clock = clock or HostClock()
         self.rank = transport.rank
         self.stages = stages
         self.buckets = buckets
@@ -85,14 +100,15 @@ class _Step:
         self.flying: dict[tuple[int, int], InFlight] = {}
         self.arriving: dict[tuple[int, int, bool], list[_Arriving]] = {}
         self.sending: dict[tuple[int, int, bool], list[Pending]] = {}
-        self.reducing: dict[str, tuple[Pending, float]] = {}
+        self.reducing: dict[str, tuple[Pending, Moment]] = {}
         self.takes: dict[int, list[tuple[Value, int]]] = {}  # by stage: what it takes from which other one here
         self.gives: dict[int, list[tuple[Value, int]]] = {}  # and what it gives to which
         for value, source, sink in program.hand_overs:
             self.takes.setdefault(sink, []).append((value, source))
             self.gives.setdefault(source, []).append((value, sink))
         self.losses: list[Tensor] = []  # kept on the device until the end: reading one would make it wait
-        self.result = StepResult()
+        self.clock = executor.clock
+        self.result = StepResult(rank=executor.rank, clock=executor.clock)
 
     def run(self) -> StepResult:
         actions = {
@@ -133,7 +149,7 @@ class _Step:
         self._collect(ins, False)
         for value, source in self.takes.get(ins.stage, ()):
             micro.received[value.name] = self.flying[source, ins.micro_batch].value(value.name).detach()
-        start = time.perf_counter()
+        start = self.clock.now()
         stage.forward(micro, self._micro_batch(ins))
         if micro.loss is not None:
             self.losses.append(micro.loss.detach().double() * (ins.rows / self.program.batch_rows))
@@ -150,14 +166,14 @@ class _Step:
             gradient = self.flying[sink, ins.micro_batch].input_gradients.pop(value.name, None)
             if gradient is not None:
                 micro.add_gradient(value.name, gradient)
-        start = time.perf_counter()
+        start = self.clock.now()
         stage.backward(micro, ins.rows / self.program.batch_rows)
         if ins.op is Op.B:
             stage.add_weight_gradients(micro)
         self._record("compute", ins, start)
 
     def _add_weight_gradients(self, ins: Instruction) -> None:
-        start = time.perf_counter()
+        start = self.clock.now()
         self.executor.stages[ins.stage].add_weight_gradients(self.flying[ins.stage, ins.micro_batch])
         self._record("compute", ins, start)
 
@@ -175,11 +191,11 @@ class _Step:
         stage, micro = self.executor.stages[ins.stage], self.flying[ins.stage, ins.micro_batch]
         rows = stage.input_gradient_rows if ins.gradient else stage.output_rows
         tensor = rows(micro, ins.name, ins.first_row, ins.last_row)
-        now = time.perf_counter()
+        now = self.clock.now()
         self.sending.setdefault((ins.stage, ins.micro_batch, ins.gradient), []).append(
             self.transport.send(tensor, ins.peer)
         )
-        self.result.spans.append(Span(self.rank, "send", ins, now, now))
+        self.result.records.append(("send", ins, now, now))
 
     def _receive(self, ins: Instruction) -> None:
         stage = self.executor.stages[ins.stage]
@@ -194,7 +210,7 @@ class _Step:
         parts = self.arriving.pop((ins.stage, ins.micro_batch, gradient), [])
         if not parts:
             return
-        start = time.perf_counter()
+        start = self.clock.now()
         for part in parts:
             self._wait(part.pending, part.instruction)
         self._record("wait", ins, start)
@@ -220,12 +236,12 @@ class _Step:
 
     def _reduce(self, ins: Instruction) -> None:
         bucket = self.executor.buckets[ins.name]
-        now = time.perf_counter()
+        now = self.clock.now()
         self.reducing[ins.name] = self.executor.summing.start(self.transport, bucket.flat, bucket.bucket.ranks), now
 
     def _await(self, ins: Instruction) -> None:
         pending, since = self.reducing.pop(ins.name)
-        start = time.perf_counter()
+        start = self.clock.now()
         self._wait(pending, ins)
         self._record("wait", ins, start)
         self._record("reduce", ins, since)
@@ -245,7 +261,7 @@ class _Step:
         self.result.gradient_norm = norm
 
     def _update(self, ins: Instruction) -> None:
-        start = time.perf_counter()
+        start = self.clock.now()
         self.executor.buckets[ins.name].step()
         self._record("compute", ins, start)
 
@@ -255,7 +271,7 @@ class _Step:
 
     def _meet(self, number: Tensor, ins: Instruction) -> Tensor:
         """The sum of a number over all ranks."""
-        start = time.perf_counter()
+        start = self.clock.now()
         total = number.reshape(1)
         everybody = tuple(range(self.transport.num_ranks))
         self._wait(self.transport.all_reduce(total, everybody, "meeting"), ins)
@@ -271,5 +287,5 @@ class _Step:
             why = f"waited for {ins} in vain: {str(error).splitlines()[0][:200]}"
             raise RankFailure(self.rank, self.executor.position, why, lost_peer=True) from error
 
-    def _record(self, lane: str, ins: Instruction, start: float) -> None:
-        self.result.spans.append(Span(self.rank, lane, ins, start, time.perf_counter()))
+    def _record(self, lane: str, ins: Instruction, start: Moment) -> None:
+        self.result.records.append((lane, ins, start, self.clock.now()))

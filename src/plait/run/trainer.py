@@ -24,6 +24,7 @@ from plait.program import Op, Program, check_program, compile_program
 from plait.run.batch import arranged, named_inputs
 from plait.run.buckets import GradientBucket
 from plait.run.checkpoint import load_checkpoint, save_checkpoint
+from plait.run.clock import clock_of
 from plait.run.errors import BadBatch
 from plait.run.executor import Executor, StepResult
 from plait.run.materialise import ModelSource, Origin, construct, origin_of
@@ -212,7 +213,14 @@ class Trainer:
         }
         self._scheduler = scheduler
         self._schedulers = self._start_schedulers()
-        self.executor = Executor(transport, self.stages, self.buckets, Summing.of(plan), clip_norm=clip_norm)
+        self.executor = Executor(
+            transport,
+            self.stages,
+            self.buckets,
+            Summing.of(plan),
+            clip_norm=clip_norm,
+            clock=clock_of(self.device),
+        )
 
     def step(self, batch: Any) -> float:
         """One synchronous step on the whole batch, given the same on every rank; returns its mean loss."""

@@ -24,7 +24,7 @@ from plait.plan import load_plan
 from plait.run.checkpoint import save_checkpoint
 from plait.run.control import ADDRESS_VARIABLE, ControlClient, ControlServer, Message
 from plait.run.errors import RankFailure, is_lost_peer
-from plait.run.executor import Executor
+from plait.run.executor import Executor, StepResult
 from plait.run.settings import Settings
 from plait.run.trainer import Trainer, parallelize
 from plait.simulate import Span
@@ -137,7 +137,7 @@ def _train(settings: Settings, control: ControlClient, where: Where) -> None:
         trainer.load(settings.load)
     if settings.disturb_rank == trainer.rank:
         _disturb(trainer)
-    traced: deque[tuple[int, list[Span]]] = deque(maxlen=TRACED_STEPS)
+    traced: deque[tuple[int, StepResult]] = deque(maxlen=TRACED_STEPS)
     batches = job_batches(job, settings)
     for _ in range(trainer.steps):  # a loaded checkpoint has seen these
         next(batches, None)
@@ -150,19 +150,19 @@ def _train(settings: Settings, control: ControlClient, where: Where) -> None:
         start = time.perf_counter()
         loss = trainer.step(batch)
         seconds = time.perf_counter() - start
-        traced.append((step, trainer.last.spans))
+        traced.append((step, trainer.last))
         if trainer.rank == 0:
             progress = {"step": step, "loss": loss, "seconds": seconds, "memory_bytes": peak_memory(trainer.device)}
             control.send({"type": "step", **progress})
     _finish(settings, trainer, control, list(traced))
 
 
-def _finish(settings: Settings, trainer: Trainer, control: ControlClient, traced: list[tuple[int, list[Span]]]) -> None:
+def _finish(settings: Settings, trainer: Trainer, control: ControlClient, traced: list[tuple[int, StepResult]]) -> None:
     if settings.save is not None:
         trainer.save(settings.save)
     if settings.gradients is not None:
         _save_gradients(trainer, settings)
-    tell_outcome(control, traced, trainer.device)
+    tell_outcome(control, [(step, result.spans) for step, result in traced], trainer.device)
     trainer.close()
 
 
