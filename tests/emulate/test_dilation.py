@@ -64,7 +64,7 @@ def test_a_factor_that_is_none_is_refused(factor: float) -> None:
 
 def test_headers_are_on_top_of_what_messages_get() -> None:
     assert Shape(1e6, 1500).rate * payload_share(1500) == pytest.approx(1e6)
-    assert "rate 8364641bit" in Shape(1e6, 1500).qdisc("wire0", 4)
+    assert "rate 8364641bit" in Shape(1e6, 1500).qdisc("wire0", 1 << 20)
 
 
 def test_the_cluster_that_is_emulated_simulates_like_the_plans_own(small) -> None:

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from plait.emulate.commands import batch, check_machine, inside
 from plait.emulate.leftovers import FOLDER, PREFIX, Note, Process, clear_leftovers, remove, started, this_process
-from plait.emulate.shaping import WINDOW, Shape
+from plait.emulate.shaping import Shape, window
 from plait.emulate.topology import Hop, Topology, address
 
 DATA_INTERFACE, OFFICE_INTERFACE = "data", "office"
@@ -25,8 +25,6 @@ _SETTINGS = {
     "ipv4/tcp_congestion_control": "reno",
     "ipv4/tcp_slow_start_after_idle": "0",
     "ipv4/tcp_no_metrics_save": "1",
-    "ipv4/tcp_wmem": f"4096 65536 {WINDOW}",
-    "ipv4/tcp_rmem": f"4096 131072 {2 * WINDOW}",
 }
 
 
@@ -43,6 +41,7 @@ class Bed:
         self.host = address(0, network=_OFFICE_NETWORK)
         self._shapes = [Shape(bandwidth, mtu) for bandwidth in bandwidths]
         self._mtu = mtu
+        self._window = window(bandwidths)
         self._folder = folder
         self._note = Note(this_process(), (*(self.namespace(i) for i in range(len(topology.vertices))), self.office))
 
@@ -86,12 +85,19 @@ class Bed:
         batch("ip", [f"netns add {name}" for name in self._note.namespaces])
         for name in self._note.namespaces:
             with inside(name):
-                for setting, value in _SETTINGS.items():
+                for setting, value in {**_SETTINGS, **self._buffers()}.items():
                     Path("/proc/sys/net", setting).write_text(value)
         batch("ip", [*map(self._wire, range(len(self._shapes))), *self._office_links()])
         self._furnish_office()
         for position in range(len(self.topology.vertices)):
             self._furnish(position)
+
+    def _buffers(self) -> dict[str, str]:
+        """Half of what a socket receives into is for the kernel's own use."""
+        return {
+            "ipv4/tcp_wmem": f"4096 65536 {self._window}",
+            "ipv4/tcp_rmem": f"4096 {min(131072, 2 * self._window)} {2 * self._window}",
+        }
 
     def _wire(self, number: int) -> str:
         wire = self.topology.wires[number]
@@ -121,9 +127,9 @@ class Bed:
             lines.append(f"addr add {address(position + 1, network=_OFFICE_NETWORK)}/16 dev {OFFICE_INTERFACE}")
             lines.append(f"link set {OFFICE_INTERFACE} up")
         lines += _routes([hop for hop in self.topology.hops if hop.at == position], vertex.address)
-        connections = 2 * self.topology.num_devices**2
+        under_way = 2 * self._window * 2 * self.topology.num_devices**2
         batch("ip", lines, namespace=self.namespace(position))
-        shapes = [self._shapes[n].qdisc(wire.interface, connections) for n, wire in own]
+        shapes = [self._shapes[n].qdisc(wire.interface, under_way) for n, wire in own]
         batch("tc", shapes, namespace=self.namespace(position))
 
 

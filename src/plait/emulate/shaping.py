@@ -2,13 +2,16 @@
 
 Bandwidth in Plait is what messages get, so the bucket is filled faster by the share of headers. Its burst is small, for
 a large one would let whole messages pass unshaped; the queue holds more than all senders together may have under way,
-so that nothing is ever dropped.
+so that nothing is ever dropped. What one connection has under way (its window) is a few milliseconds of the slowest
+wire: enough that no wire is idle while a process wakes up, and little enough that a small message behind a large one
+does not wait for much of it, as it would not between real hosts.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 ETHERNET, IP_AND_TCP = 14, 52  # bytes of headers; TCP with time stamps
-WINDOW = 1 << 19  # the most bytes one connection has under way
+_WINDOW_SECONDS, _SMALLEST_WINDOW, _LARGEST_WINDOW = 5e-3, 1 << 16, 1 << 19
 _BURST_SECONDS = 2e-4  # timers are late by some of this
 SMALLEST_MTU, LARGEST_MTU = 576, 9000
 
@@ -25,11 +28,20 @@ class Shape:
         """Bytes per second with headers."""
         return self.bandwidth / payload_share(self.mtu)
 
-    def qdisc(self, interface: str, num_connections: int) -> str:
-        """The line for `tc -batch`."""
+    def qdisc(self, interface: str, most_under_way: int) -> str:
+        """The line for `tc -batch`; `most_under_way` bytes may come to the queue before any of them leaves."""
         burst = max(2 * (self.mtu + ETHERNET), int(self.rate * _BURST_SECONDS))
-        limit = burst + 2 * WINDOW * max(num_connections, 1)
+        limit = burst + most_under_way
         return f"qdisc replace dev {interface} root tbf rate {round(8 * self.rate)}bit burst {burst} limit {limit}"
+
+
+def window(bandwidths: Iterable[float]) -> int:
+    """The most bytes a connection has under way on wires of these bandwidths.
+
+    >>> window([62.5e6, 20e6]), window([62.5e6]), window([2e6])
+    (100000, 312500, 65536)
+    """
+    return min(max(int(min(bandwidths) * _WINDOW_SECONDS), _SMALLEST_WINDOW), _LARGEST_WINDOW)
 
 
 def payload_share(mtu: int) -> float:

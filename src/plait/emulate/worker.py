@@ -1,8 +1,15 @@
-"""What every emulated rank does: the real executor and the real transport over a timed device."""
+"""What every emulated rank does: the real executor and the real transport over a timed device.
 
+[Note: meetings] Replicas that compute together (BatchNorm over split rows) wait for one another here as they do in the
+simulator, without cost: a few bytes that would wait behind a large message on the bed's wires, which serve one packet
+after the other, though hardly between real hosts. So they meet in the office.
+"""
+
+import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 
@@ -10,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from plait.emulate.calibrate import calibrate
+from plait.emulate.namespaces import OFFICE_INTERFACE
 from plait.emulate.plain import PlainTask
 from plait.emulate.plain_rank import PlainRank
 from plait.emulate.task import Task
@@ -79,10 +87,13 @@ def _plain(task: PlainTask, device: Device, payload: float, where: Where) -> Cal
 
 def _executor(task: Task, program: Program, summing: Summing, transport: TorchTransport, device: Device) -> Executor:
     rank = transport.rank
+    coupled = {index: stage.ranks for index, stage in enumerate(program.stages) if stage.coupled}
+    with _interface(OFFICE_INTERFACE):  # all ranks make all groups, in one order: torch.distributed asks for that
+        groups = {index: dist.new_group(list(ranks)) for index, ranks in coupled.items()}
     stages = {}
     for index in program.stages_of_rank(rank):
         seconds = {work.rows: work for work in task.computations[rank] if work.stage == index}
-        meet = _meeting(transport, program.stages[index].ranks) if program.stages[index].coupled else lambda: None
+        meet = _meeting(groups[index]) if index in groups else lambda: None
         values, sends = stage_values(program, index)
         stages[index] = TimedStage(device, seconds, values, sends, task.payload, meet)
     buckets = {
@@ -93,8 +104,19 @@ def _executor(task: Task, program: Program, summing: Summing, transport: TorchTr
     return Executor(transport, stages, buckets, summing)
 
 
-def _meeting(transport: TorchTransport, ranks: tuple[int, ...]) -> Callable[[], None]:
+def _meeting(group: dist.ProcessGroup) -> Callable[[], None]:
     def meet() -> None:
-        transport.all_reduce(torch.zeros(1), ranks, "exchange").wait()
+        dist.all_reduce(torch.zeros(1), group=group)
 
     return meet
+
+
+@contextmanager
+def _interface(name: str) -> Iterator[None]:
+    """Groups made inside talk over this network interface."""
+    before = os.environ["GLOO_SOCKET_IFNAME"]
+    os.environ["GLOO_SOCKET_IFNAME"] = name
+    try:
+        yield
+    finally:
+        os.environ["GLOO_SOCKET_IFNAME"] = before
