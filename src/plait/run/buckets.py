@@ -40,6 +40,7 @@ class GradientBucket:
             if name in self._counts:
                 parameter.register_post_accumulate_grad_hook(partial(_count, self._counts[name]))
         self.optimizer = optimizer(list(self.parameters.values()))
+        self.scheduler: torch.optim.lr_scheduler.LRScheduler | None = None  # goes on with each step of this bucket
 
     def clear(self) -> None:
         self.flat.zero_()
@@ -51,6 +52,8 @@ class GradientBucket:
         self.optimizer.step()
         for name, gradient in held.items():
             self.parameters[name].grad = gradient
+        if self.scheduler is not None:
+            self.scheduler.step()
 
     def left_out(self) -> list[str]:
         """Parameters that got no gradient in this step, on any rank."""
