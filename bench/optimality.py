@@ -54,10 +54,10 @@ def compare(seed: int) -> Row:
         case.graph, case.costs, case.cluster, case.batch_size, case.micro_batches, time_limit=TIME_LIMIT
     )
     middle = time.perf_counter()
-    wishes = Wishes(micro_batches=case.micro_batches)
+    wishes = Wishes(micro_batches=case.micro_batches, overlap="off")
     answer = find_plans(case.graph, case.costs, case.cluster, batch_size=case.batch_size, wishes=wishes)
     end = time.perf_counter()
-    anyhow = cluster_bound(case.graph, case.costs, case.cluster, case.batch_size)
+    anyhow = cluster_bound(case.graph, case.costs, case.cluster, case.batch_size, overlap="off")
     return Row(
         seed=seed,
         layout=exact.plan.layout(),

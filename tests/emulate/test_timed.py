@@ -29,7 +29,7 @@ def test_computations_that_follow_one_another_do_not_add_up_what_lies_between() 
 
 
 def test_a_bucket_has_its_share_of_the_bytes() -> None:
-    bucket = TimedBucket(Device(), Bucket("b", ("w",), 4000, (0, 1)), 0.0, payload=10.0)
+    bucket = TimedBucket(Device(), Bucket("b", ("w",), 4000, (0, 1), ((0, 0),)), 0.0, payload=10.0)
     assert bucket.flat.numel() * bucket.flat.element_size() == 400
 
 

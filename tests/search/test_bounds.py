@@ -1,7 +1,7 @@
 """Bounds: sound for every plan and order tried, and tight where the optimum is known."""
 
 from dataclasses import replace
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from small_searches import KIND, searches
 from plait.cluster import Cluster, Device, Host, Link
 from plait.cost import AtomCost, Costs, OptimizerCost
 from plait.graph import Atom, Graph, Parameter, RowMixer, Value
-from plait.plan import Plan, StagePlan
+from plait.plan import OVERLAPS, Plan, StagePlan
 from plait.program import compile_program
 from plait.search.bounds import cluster_bound, plan_bound
 from plait.search.bounds.serial import Item, serial_bound
@@ -60,7 +60,8 @@ def plan_of(graph: Graph, cluster: Cluster, layout: list[int], micro_batches: in
         StagePlan(edges[n], edges[n + 1], tuple(next(device) for _ in range(size)), (1.0,) * size)
         for n, size in enumerate(layout)
     )
-    return Plan("chain", graph.fingerprint, cluster, micro_batches * max(layout), micro_batches, schedule, stages)
+    rows = micro_batches * max(layout)
+    return Plan("chain", graph.fingerprint, cluster, rows, micro_batches, schedule, stages, overlap="off")
 
 
 def simulated(plan: Plan, graph: Graph, costs: Costs) -> float:
@@ -81,8 +82,8 @@ def test_no_schedule_of_a_plan_beats_its_bound(search, data):
     first = plan.stages[0]
     uneven = replace(first, shares=(shares, *first.shares[1:]))
     plan = replace(plan, cluster=cluster, stages=(uneven, *plan.stages[1:]), bucket_bytes=100)
-    for schedule in ("gpipe", "1f1b"):
-        ordered = replace(plan, schedule=schedule)
+    for schedule, overlap in product(("gpipe", "1f1b", "zb-h1"), OVERLAPS):
+        ordered = replace(plan, schedule=schedule, overlap=overlap)
         bound = plan_bound(ordered, search.graph, search.costs)
         assert bound.seconds <= simulated(ordered, search.graph, search.costs) * EXACT
 
@@ -176,9 +177,11 @@ def test_no_order_of_jobs_on_one_machine_beats_jacksons_bound(jobs):
 @given(searches(atoms=5))
 @settings(max_examples=25, deadline=None)
 def test_no_simulated_plan_beats_the_bound_over_all_plans(search):
-    bound = cluster_bound(*search.arguments).seconds
-    for plan in all_plans(search.graph, search.cluster, search.batch_size, search.micro_batches):
-        assert bound <= plan_bound(plan, search.graph, search.costs).seconds * EXACT
+    for overlap in OVERLAPS:
+        bound = cluster_bound(*search.arguments, overlap=overlap).seconds
+        for plan in all_plans(search.graph, search.cluster, search.batch_size, search.micro_batches):
+            overlapped = replace(plan, overlap=overlap)
+            assert bound <= plan_bound(overlapped, search.graph, search.costs).seconds * EXACT
 
 
 def test_one_device_takes_all_the_work():
@@ -189,9 +192,11 @@ def test_one_device_takes_all_the_work():
 def test_replicas_that_sum_slowly_are_no_way_out():
     graph = chain(1, parameter=1000)
     costs = replace(seconds(graph), atoms={"unit": (AtomCost(0.0, 1.0, 0.0, 2.0, 0.0, 0.0),)})
-    assert cluster_bound(graph, costs, star(2, bandwidth=1000.0), 8).seconds == approx(12 + 1)
+    assert cluster_bound(graph, costs, star(2, bandwidth=1000.0), 8, overlap="off").seconds == approx(12 + 1)
+    assert cluster_bound(graph, costs, star(2, bandwidth=1000.0), 8).seconds == approx(12)
     # Alone the device takes 24 s, together they would sum for 100 s.
-    assert cluster_bound(graph, costs, star(2, bandwidth=10.0), 8).seconds == approx(24)
+    for overlap in OVERLAPS:
+        assert cluster_bound(graph, costs, star(2, bandwidth=10.0), 8, overlap=overlap).seconds == approx(24)
 
 
 def test_a_model_that_fits_on_no_device_alone_has_to_use_the_links():
@@ -209,10 +214,10 @@ def test_with_whole_backwards_and_one_stage_on_a_device_filling_the_pipeline_cou
     costs = replace(seconds(graph), atoms={"unit": (AtomCost(0.0, 1.0, 0.0, 2.0, 0.0, 0.0),) * 2})
     cluster = star(2, bandwidth=20.0)
     assert cluster_bound(graph, costs, cluster, 8).seconds == approx(8 * 3)
-    plain = cluster_bound(graph, costs, cluster, 8, interleaved=False, split_backwards=False)
+    plain = cluster_bound(graph, costs, cluster, 8, overlap="off", interleaved=False, split_backwards=False)
     assert plain.name == "stages"
     assert plain.seconds == approx(8 * 3 + 3, rel=1e-3)
-    split = cluster_bound(graph, costs, cluster, 8, interleaved=False)
+    split = cluster_bound(graph, costs, cluster, 8, overlap="off", interleaved=False)
     assert split.seconds == approx(8 * 3 + 1, rel=1e-3)
 
 

@@ -48,7 +48,7 @@ def test_no_bound_is_above_the_optimum_and_no_plan_below(search):
     answer = solve_exactly(*search.arguments, search.micro_batches)
     assert answer.complete
     assert cluster_bound(*search.arguments).seconds <= answer.seconds * EXACT
-    alike = cluster_bound(*search.arguments, interleaved=False, split_backwards=False)
+    alike = cluster_bound(*search.arguments, overlap="off", interleaved=False, split_backwards=False)
     assert alike.seconds <= answer.seconds * EXACT
     assert plan_bound(answer.plan, search.graph, search.costs).seconds <= answer.seconds * EXACT
     for plan in all_plans(search.graph, search.cluster, search.batch_size, search.micro_batches):

@@ -6,7 +6,7 @@ from pathlib import Path
 from plait.cluster.suggestions import did_you_mean
 from plait.cost import check_synchronisation
 from plait.errors import PlaitError
-from plait.plan import Plan
+from plait.plan import OVERLAPS, Plan
 from plait.schedule import SCHEDULES, Schedule, lanes_text, positions_for, read_csv
 from plait.schedule.csv_file import positions_of
 from plait.search import DEFAULT_BUDGET, Answer, Candidate, Problem, Wishes, evaluate, find_plans, load_pins, parse_pin
@@ -54,6 +54,7 @@ class Flags:
     schedule: str | None = None
     recompute: bool | None = None
     sync: str | None = None
+    overlap: str | None = None
     budget: float | None = None
     pin: list[str] | None = None
     pins: Path | None = None
@@ -67,6 +68,7 @@ class Flags:
             pins=(*(load_pins(self.pins) if self.pins is not None else ()), *map(parse_pin, self.pin or ())),
             recompute=self.recompute,
             sync=_sync(self.sync),
+            overlap=_overlap(self.overlap),
         )
         budget = DEFAULT_BUDGET if self.budget is None else self.budget
         if self.schedule is not None and self.schedule.lower().endswith(".csv"):
@@ -156,6 +158,14 @@ def _stand_in(positions: tuple[tuple[int, ...], ...], order: Schedule) -> str:
         f"--schedule {order.name}.csv has stages {held} in its rows, which is no placement Plait can plan for: row p "
         "of P holds stage p, or stages p, p+P, …, or p and 2P-1-p. Order the rows so."
     )
+
+
+def _overlap(name: str | None) -> str | None:
+    if name is not None and name not in OVERLAPS:
+        raise PlaitError(
+            f"unknown overlap {name!r}: how far gradient sums pass beside computation is one of {', '.join(OVERLAPS)}."
+        )
+    return name
 
 
 def _sync(name: str | None) -> str | None:

@@ -7,6 +7,7 @@ import typer
 
 from plait.cost import SYNCHRONISATIONS
 from plait.errors import PlaitError
+from plait.plan import OVERLAPS
 
 _JOB_HELP = "A built-in job (gpt2-tiny, resnet50, …), file.py, or hf:DIR."
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_JOB_HELP)]
@@ -55,6 +56,15 @@ SyncOption = Annotated[
         "--sync",
         metavar="NAME|auto",
         help=f"How replicas sum gradients: {', '.join(SYNCHRONISATIONS)}.",
+        rich_help_panel=_FIXED,
+    ),
+]
+OverlapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--overlap",
+        metavar="|".join(OVERLAPS),
+        help="How far gradient sums pass beside computation: not at all, beside the backward, or into the next step.",
         rich_help_panel=_FIXED,
     ),
 ]

@@ -23,6 +23,7 @@ from plait.cli.options import (
     DtypeOption,
     MicroBatchesOption,
     OptionalJobArgument,
+    OverlapOption,
     PinOption,
     PinsOption,
     ProfileOption,
@@ -65,6 +66,7 @@ def command(
     schedule: ScheduleOption = None,
     recompute: RecomputeOption = None,
     sync: SyncOption = None,
+    overlap: OverlapOption = None,
     budget: BudgetOption = None,
     pin: PinOption = None,
     pins: PinsOption = None,
@@ -126,7 +128,7 @@ def command(
 
     With --profile, the model of another tool's profile instead of JOB.
     """
-    asked = Flags(stages, replicas, micro_batches, schedule, recompute, sync, budget, pin, pins).asked()
+    asked = Flags(stages, replicas, micro_batches, schedule, recompute, sync, overlap, budget, pin, pins).asked()
     planners = compared(compare)
     if between is not None or explain not in (None, "plans"):
         cuts = question(explain, between)

@@ -16,6 +16,7 @@ from plait.cli.options import (
     DtypeOption,
     JobArgument,
     MicroBatchesOption,
+    OverlapOption,
     PinOption,
     PinsOption,
     PlanOption,
@@ -54,6 +55,7 @@ def command(
     schedule: ScheduleOption = None,
     recompute: RecomputeOption = None,
     sync: SyncOption = None,
+    overlap: OverlapOption = None,
     budget: BudgetOption = None,
     pin: PinOption = None,
     pins: PinsOption = None,
@@ -99,7 +101,7 @@ def command(
         _as_rank(settings, plan)
         return
     console = Console()
-    flags = Flags(stages, replicas, micro_batches, schedule, recompute, sync, budget, pin, pins)
+    flags = Flags(stages, replicas, micro_batches, schedule, recompute, sync, overlap, budget, pin, pins)
     if load is not None:
         checkpoint_step(load)
     if save is not None:

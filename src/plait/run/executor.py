@@ -134,6 +134,7 @@ class _Step:
             self.gives.setdefault(source, []).append((value, sink))
         self.losses: list[Tensor] = []  # kept on the device until the end: reading one would make it wait
         self.clock = executor.clock
+        self.start = self.clock.now()
         self.result = StepResult(rank=executor.rank, clock=executor.clock)
 
     def run(self) -> StepResult:
@@ -170,6 +171,8 @@ class _Step:
                 raise RankFailure(
                     self.rank, self.executor.position, f"{type(error).__name__}: {error}", lost_peer=is_lost_peer(error)
                 ) from error
+        for name, (_, since) in self.executor.under_way.items():
+            self._record("reduce", Instruction(Op.REDUCE, name=name), since)
         self.executor.at = (self.inputs.step + 1, None)
         return self.result
 
@@ -334,8 +337,7 @@ class _Step:
         start = self.clock.now()
         self._wait(pending, ins)
         self._record("wait", ins, start)
-        if ins.name in self.sums_begun:
-            self._record("reduce", ins, since)
+        self._record("reduce", ins, since if ins.name in self.sums_begun else self.start)
         self.summed.add(ins.name)
 
     def _use_what_is_there(self, names: Sequence[str]) -> None:

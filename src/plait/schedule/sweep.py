@@ -55,6 +55,7 @@ class GradientSum(NamedTuple):
 class Swept(NamedTuple):
     lanes: tuple[tuple[Action, ...], ...]
     seconds: float  # until the last action and the last sum end
+    computed: float  # until the last action ends
 
 
 def unit_time(*_: object) -> float:
@@ -101,12 +102,13 @@ def sweep(
 
     channels = _Channels()
     _connect(steps, num_stages, way_of or between_positions, channels)
-    seconds_taken = _Run(steps, micro_batches, _Sums(sums, steps, micro_batches, channels)).run()
+    run = _Run(steps, micro_batches, _Sums(sums, steps, micro_batches, channels))
+    seconds_taken = run.run()
     lanes = tuple(
         tuple(Action(*steps[task // micro_batches].name, task % micro_batches) for task in resource.taken)
         for resource in resources
     )
-    return Swept(lanes, seconds_taken)
+    return Swept(lanes, seconds_taken, run.computed)
 
 
 def _checked(limits: Sequence[int] | None, positions: Positions) -> Sequence[float]:
@@ -279,6 +281,7 @@ class _Run:
         self.events: list[tuple[float, int]] = []
         self.waiting: list[tuple[int, _Transfer, int, float]] = []  # what it makes ready, the next hop, when it left
         self.touched: list[_Resource] = []
+        self.computed = 0.0
 
     def run(self) -> float:
         """Gives the end of the last."""
@@ -318,6 +321,7 @@ class _Run:
         step = self.steps[task // self.micro_batches]
         resource = step.resource
         resource.idle = True
+        self.computed = now
         resource.held -= step.frees
         self.touched.append(resource)
         for later, transfer in step.after:

@@ -4,14 +4,16 @@ A group's devices share each micro-batch's rows by speed. What a group takes to 
 busiest channel takes: every message keeps each channel on its route busy for its bytes over that channel's bandwidth.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
 from plait.cluster import Cluster
 from plait.cost import Costs, sync_seconds
-from plait.plan import split_rows
+from plait.plan import DEFAULT_BUCKET_BYTES, split_rows
 
+_FIXED_SHARE, _LEAST_BUCKET_BYTES = 0.05, 4 * 2**20
 _SAME = 1e-9  # of the rows: ends that differ by rounding are one
 Group = tuple[int, ...]  # devices of the cluster, in the order in which they take rows
 
@@ -92,6 +94,15 @@ class Groups:
             some, _ = sync_seconds(self.sync, 1e9, group, self.cluster)
             self._sums[group] = (fixed, (some - fixed) / 1e9)
         return self._sums[group]
+
+    def bucket_bytes(self, groups: Iterable[Group]) -> int:
+        """Bytes to sum at a time, so that what a sum takes whatever its size is little of it.
+
+        Smaller buckets begin sooner and keep less waiting.
+        """
+        summing = [self.summing(group) for group in set(groups) if len(group) > 1]
+        wanted = max((fixed / (_FIXED_SHARE * per_byte) for fixed, per_byte in summing if per_byte > 0), default=0.0)
+        return int(min(max(wanted, _LEAST_BUCKET_BYTES), DEFAULT_BUCKET_BYTES))
 
     def sum_channels(self, group: Group) -> tuple[tuple[int, float], ...]:
         """Channels with the seconds a byte of such a sum keeps each of them busy."""

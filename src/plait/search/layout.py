@@ -56,6 +56,8 @@ class Layout:
             schedule=schedule,
             stages=stages,
             sync=groups.sync,
+            overlap=problem.overlap,
+            bucket_bytes=groups.bucket_bytes(self.groups),
             batch=problem.batch,
             **choices,
         )

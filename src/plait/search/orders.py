@@ -94,6 +94,7 @@ class _Sweeps:
         self.seconds, self.transfer = _times(times)
         self.way_of, self.sums = scorer.ways(layout, times.sums)
         self.room = scorer.room(layout, reserve)
+        self.carries = scorer.overlap == "full"  # sums go on in the next step
 
     def ways(self, wanted: str | None) -> Iterator[_Way]:
         """The usual one of each name first."""
@@ -113,7 +114,8 @@ class _Sweeps:
             forwards_first=way.forwards_first,
             sums=self.sums,
         )
-        return _Order(swept.seconds + self.times.step, way.name, lanes_text(Schedule(way.name, swept.lanes)))
+        seconds = swept.computed if self.carries else swept.seconds
+        return _Order(seconds + self.times.step, way.name, lanes_text(Schedule(way.name, swept.lanes)))
 
     def by_name(self) -> Iterator[_Order]:
         """Hand-made orders that suit the layout."""
@@ -122,7 +124,10 @@ class _Sweeps:
                 if _suits(name, self.layout):
                     lanes = make_schedule(name, self.layout.positions, self.layout.micro_batches).lanes
                     played = play(lanes, seconds=self.seconds, transfer_seconds=self.transfer).seconds
-                    yield _Order(_with_sums([played] * self.layout.num_stages, self.times), name, ())
+                    summed = played + self.times.step
+                    if not self.carries:
+                        summed = _with_sums([played] * self.layout.num_stages, self.times)
+                    yield _Order(summed, name, ())
 
 
 def _with_sums(ends: Sequence[float], times: LayoutTimes) -> float:
@@ -162,7 +167,7 @@ def _limits(layout: Layout, room: Sequence[int], split: bool) -> list[tuple[int,
 
 def _times(times: LayoutTimes) -> tuple[Seconds, TransferSeconds]:
     def seconds(stage: int, kind: Kind) -> float:
-        forward, back, weight, _ = times.stages[stage]
+        forward, back, weight, *_ = times.stages[stage]
         return {"F": forward, "B": back + weight, "I": back, "W": weight}[kind]
 
     def transfer(boundary: int, gradient: bool) -> float:

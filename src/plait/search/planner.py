@@ -23,7 +23,6 @@ from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.plan import Plan
 from plait.search.bounds import Bound, cluster_bound, plan_bound
-from plait.search.chunks import chunked_layouts
 from plait.search.classical import classical_layouts
 from plait.search.contradictions import check_stage_counts, limits_of
 from plait.search.groups import Groups
@@ -84,8 +83,8 @@ def find_plans(
     start = time.perf_counter()
     wishes = wishes or Wishes()
     check_wishes(wishes, cluster, batch_size)
-    problem = Problem(graph, costs, cluster, batch_size, batch, wishes.micro_batches)
-    bound = cluster_bound(graph, costs, cluster, batch_size)
+    problem = Problem(graph, costs, cluster, batch_size, batch, wishes.micro_batches, wishes.overlap or "full")
+    bound = cluster_bound(graph, costs, cluster, batch_size, overlap=problem.overlap)
     search = _Search(problem, wishes, start, budget_seconds)
     found = search.run()
     return Answer(
@@ -203,7 +202,7 @@ class _Search:
         ranked = sorted(scored, key=scored.__getitem__)
         if ranked:
             self.reserved = min((1 + _ANSWERING) * _seconds_to_judge(ranked[0]), _RESERVED * self.budget)
-        if self.wishes == Wishes(micro_batches=self.wishes.micro_batches):
+        if self.wishes == Wishes(micro_batches=self.wishes.micro_batches, overlap=self.wishes.overlap):
             found = classical_layouts(self.problem, self._until(_CLASSICAL))
             self.classical = sorted(dict.fromkeys(found), key=self.scorer)
         return ranked
@@ -231,8 +230,7 @@ class _Search:
         if schedule not in (None, SPLIT, FUSED) or self.wishes.num_stages is not None or self.limits.held:
             return layouts
         virtual = [found for layout in layouts[:_VIRTUAL] for found in self._virtual(layout, None)]
-        chunked = [found for layout in layouts for found in chunked_layouts(layout, self.loads, self.limits)]
-        return [*layouts, *virtual, *chunked]
+        return [*layouts, *virtual]
 
     def _virtual(self, layout: Layout, schedule: str | None) -> list[Layout]:
         return virtual_layouts(layout, self.problem, self.groups, self.coarse, self.limits, schedule)

@@ -18,3 +18,4 @@ class Problem:
     batch_size: int
     batch: Any = None  # shape and type of an example batch (`plait.plan.batches.describe`), kept in the plan
     micro_batches: int | None = None  # fixed by the user; None is for the planner to choose
+    overlap: str = "full"  # of gradient sums in every plan, one of `plait.plan.OVERLAPS`

@@ -14,6 +14,11 @@ may all be done while the last gradients go down, and t_s is shorter by them), b
 channel l busy, and summing_l what all gradient sums do.
 These are the load, channel and link certificates of the layout (`bounds`), for a micro-batch of average size and with
 values charged on every boundary they pass: near to the truth and quick, no bound.
+
+Overlap. Of S seconds of sums in k buckets the last bucket at least is exposed, and what is not done while the others
+are computed: A = max(S / k, S - (k-1)/k H), with H the last backward where sums begin inside it (`backward`), and with
+it the next step's first forward (`full`). There A lies between two steps of the stage itself, so it is in t only for
+the first stage, for which all others wait; for the others M (F + B) + A is no more than a step.
 """
 
 import math
@@ -21,7 +26,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from plait.plan import DEFAULT_BUCKET_BYTES
 from plait.program import FREES_BEHIND, RECEIVES_AHEAD
 from plait.schedule.sweep import GradientSum, Way
 from plait.search.groups import Group, Groups, Member
@@ -35,12 +39,16 @@ _AHEAD = (RECEIVES_AHEAD + 1) // 2  # micro-batches: every other computation is 
 
 
 class StageTimes(NamedTuple):
-    """Of one micro-batch on one stage, and what comes after the last of them. A fused backward is all `input`."""
+    """Of one micro-batch on one stage. A fused backward is all `input`.
+
+    `after` comes after the last of them in the step, `between` before the first in the next: sums and the update.
+    """
 
     forward: float
     input: float
     weight: float
     after: float
+    between: float
 
 
 class Sum(NamedTuple):
@@ -63,7 +71,7 @@ class LayoutTimes(NamedTuple):
 
     stages: list[StageTimes]
     sums: list[Sum]
-    step: float  # the longest of the optimiser's, which comes after all sums
+    step: float  # what comes after all have computed, and after sums where the step waits for them
     over: list[float]
     under: list[float]
     busiest: float  # channel, with all its messages and sums
@@ -74,6 +82,7 @@ class Scorer:
 
     def __init__(self, problem: Problem, loads: Loads, groups: Groups, *, split: bool) -> None:
         self.problem, self.groups, self.split = problem, groups, split
+        self.overlap = problem.overlap
         self.kinds = {name: [column.tolist() for column in vars(kind).values()] for name, kind in loads.kinds.items()}
         self.optimizer = problem.costs.optimizer
         self.trained, self.held = loads.trained_bytes.tolist(), loads.held_bytes.tolist()
@@ -105,17 +114,29 @@ class Scorer:
         edges = (0, *layout.boundaries, len(self.trained) - 1)
         part = self.problem.batch_size / layout.micro_batches / rows
         sums = [*self._sums(layout, edges), *self._tied(layout)]
-        stages = []
+        stages: list[StageTimes] = []
         longest = 0.0
         for s in range(layout.num_stages):
             found = self._stage(layout, s, edges[s], edges[s + 1], rows, part)
             if found is None:
                 return None
             longest = max(longest, found.after)
-            summing = sum(one.seconds for one in sums if s in one.stages)
-            stages.append(found._replace(after=found.after + summing))
+            exposed = sum(self._exposed(one, found) for one in sums if s in one.stages)
+            between = found.after + exposed
+            stages.append(found._replace(after=0.0 if s and self.overlap == "full" else between, between=between))
         size = self.problem.batch_size / layout.micro_batches
-        return LayoutTimes(stages, sums, longest, *self._channels(layout, size, sums))
+        step = stages[0].after if self.overlap == "full" else longest
+        return LayoutTimes(stages, sums, step, *self._channels(layout, size, sums))
+
+    def _exposed(self, found: "Sum", times: StageTimes) -> float:
+        """Of the seconds of a sum, those that nothing of its stage hides."""
+        if self.overlap == "off" or len(found.stages) > 1:
+            return found.seconds
+        hiding = times.weight or times.input
+        if self.overlap == "full":
+            hiding += times.forward
+        bucket = found.seconds / found.buckets
+        return max(bucket, found.seconds - hiding * (found.buckets - 1) / found.buckets)
 
     def ways(self, layout: Layout, sums: Sequence[Sum]) -> tuple[Callable[[int, bool], Way], list[GradientSum]]:
         """What a micro-batch keeps busy between stages, and what gradient sums do.
@@ -188,14 +209,15 @@ class Scorer:
             if once + each * held > member.memory_bytes:
                 return None
         weight = weight if self.split else 0.0
-        return StageTimes(forward, backward - weight, weight, after)
+        return StageTimes(forward, backward - weight, weight, after, after)
 
     def _sums(self, layout: Layout, edges: Sequence[int]) -> Iterator[Sum]:
         """Of each stage that has replicas."""
+        bucket_bytes = self.groups.bucket_bytes(layout.groups)
         for s, group in enumerate(layout.groups):
             num_bytes = self.trained[edges[s + 1]] - self.trained[edges[s]]
             if len(group) > 1 and num_bytes > 0:
-                yield self._sum((s,), group, num_bytes, math.ceil(num_bytes / DEFAULT_BUCKET_BYTES))
+                yield self._sum((s,), group, num_bytes, math.ceil(num_bytes / bucket_bytes))
 
     def _tied(self, layout: Layout) -> Iterator[Sum]:
         """Of each parameter that several stages share."""
@@ -252,7 +274,7 @@ def _longest(times: LayoutTimes, positions: Sequence[Sequence[int]], count: int)
     """The load and channel certificates: `head` is h_s, `chain` what follows the last gradient that is sent on."""
     head, chain, longest = 0.0, 0.0, 0.0
     heads, tails = [], []
-    for s, (forward, back, weight, after) in enumerate(times.stages):
+    for s, (forward, back, weight, after, _) in enumerate(times.stages):
         if s:
             over, under = times.over[s - 1], times.under[s - 1]
             chain += under
@@ -264,4 +286,5 @@ def _longest(times: LayoutTimes, positions: Sequence[Sequence[int]], count: int)
     for stages in positions:
         load = sum(sum(times.stages[s][:3]) for s in stages)
         longest = max(longest, min(heads[s] for s in stages) + count * load + min(tails[s] for s in stages))
+        longest = max(longest, count * load + min(times.stages[s].between for s in stages))
     return longest

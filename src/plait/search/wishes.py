@@ -18,6 +18,7 @@ class Wishes:
     pins: tuple[Pin, ...] = ()  # where stages may begin and end
     recompute: bool | None = None  # on every stage, or on none
     sync: str | None = None
+    overlap: str | None = None
 
     @property
     def num_stages(self) -> int | None:

@@ -57,10 +57,13 @@ def _simulated(program: Program, plan: Plan, costs: Costs, records: list[Record]
         before = engine.left_behind(end)
         if records is not None:
             records.clear()
+            records += [(r, "reduce", Instruction(Op.REDUCE, name=b), 0.0, e) for (r, b), e in before.sums.items() if e]
         engine = _Engine(program, script, plan, costs, records, before)
         end = engine.run()
         if engine.left_behind(end).sums.keys() == before.sums.keys():
             break
+    if records is not None and script.carries:  # what goes on in the next step is shown at the beginning of this one
+        records[:] = [(rank, lane, ins, start, min(until, end)) for rank, lane, ins, start, until in records]
     return end
 
 

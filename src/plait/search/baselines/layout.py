@@ -120,6 +120,7 @@ class Layout:
             batch_size=problem.batch_size,
             micro_batches=micro_batches,
             schedule=schedule,
+            overlap=problem.overlap,
             stages=tuple(
                 StagePlan(int(start), int(end), group, tuple(own))
                 for (start, end), group, own in zip(pairwise(self.edges), self.groups, shares, strict=True)

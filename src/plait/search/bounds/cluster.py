@@ -1,7 +1,8 @@
 """What no plan at all can beat: any stages, replicas, idle devices, micro-batches, schedule, shares, recomputation.
 
 Work, rates and groups are those of `work`: W seconds in all, F of them forwards, N rows, R the sum of all rates.
-Costs are taken to be at least 0. T is a step until the loss is known; optimiser steps come after that. A plan
+Costs are taken to be at least 0. T is a step until the loss is known. Sums follow the last backward of their stage, as
+without overlap; what holds with overlap comes below. A plan
 
 (a) runs each row of each atom somewhere: T >= W / R (`_by_work`), and no row faster than alone on the fastest device:
     T >= sum of f + p (`_by_row`);
@@ -22,9 +23,16 @@ Costs are taken to be at least 0. T is a step until the loss is known; optimiser
 (e) With one stage on a device, fill, gradient sums and whole devices are weighed together: the least T for which D
     devices are enough (`stages`).
 
-Beyond (e) and `_by_row` fill adds little that holds for every plan: a micro-batch may be as small as a row.
-Optimiser steps: every parameter is stepped somewhere, after the loss is known: T grows by the seconds of all steps over
-the sum of the devices' speeds, and with one stage by those seconds on the fastest device.
+Beyond (e) and `_by_row` fill adds little that holds for every plan: a micro-batch may be as small as a row. Optimiser
+steps: every parameter is stepped somewhere. Without overlap that comes after the loss is known: T grows by the seconds
+of all steps over the sum of the devices' speeds, and with one stage by those seconds on the fastest device. With
+overlap it is work like any other: T >= (W + that work) / R.
+
+Overlap. With `backward` a sum begins when its own gradients are final. (b) holds as it stands, an atom's gradients
+being final after its last backward; in (c), when all are forward: T >= max(W / rate, F / rate + sum(n)) for one stage;
+(d) holds as it stands. With `full` sums also pass beside the next step, so that links and devices need each no more
+than a step for a step's worth: T >= max(t(a) / rate, sum(n(a), r)) in (b), so in (c) with all atoms, and v = 1 without
+F in (d). (e) is for no overlap alone.
 """
 
 import math
@@ -43,7 +51,7 @@ from plait.search.bounds.share import OFF, Array, Shares, least_bytes
 from plait.search.bounds.stages import least_seconds
 from plait.search.bounds.work import Group, Work, device_groups, host_groups, some_prices, step_work, total_rate
 
-_VIEWS = (1.0, 0.5)  # values of v
+_VIEWS = {"off": (1.0, 0.5), "backward": (1.0, 0.5), "full": (1.0,)}  # values of v
 
 
 def cluster_bound(
@@ -52,6 +60,7 @@ def cluster_bound(
     cluster: Cluster,
     batch_size: int,
     *,
+    overlap: str = "full",
     rings_only: bool = True,
     interleaved: bool = True,
     split_backwards: bool = True,
@@ -62,9 +71,9 @@ def cluster_bound(
     `split_backwards`.
     """
     works = [step_work(costs, cluster, batch_size, prices) for prices in some_prices(costs, cluster, batch_size)]
-    cases = [_Case(graph, costs, cluster, batch_size, work, rings_only) for work in works]
+    cases = [_Case(graph, costs, cluster, batch_size, work, rings_only, overlap) for work in works]
     anyhow = strongest(*(case.bound() for case in cases))
-    if interleaved:
+    if interleaved or overlap != "off":
         return anyhow
     return strongest(anyhow, *(case.by_stages(split_backwards, anyhow.seconds) for case in cases))
 
@@ -77,8 +86,13 @@ class _Case:
     batch_size: int
     work: Work
     rings_only: bool
+    overlap: str
 
     def bound(self) -> Bound:
+        if self.overlap != "off":
+            anyhow = strongest(NOTHING, self._by_work_and_steps(), self._by_row())
+            several = strongest(anyhow, self._by_atom(), *self._by_groups())
+            return min(several, strongest(anyhow, self._one_stage()), key=lambda bound: bound.seconds)
         step = self._step_seconds()
         anyhow = strongest(NOTHING, self._by_work(), self._by_row())
         speeds = [device.speed for device in self.cluster.devices]
@@ -88,6 +102,14 @@ class _Case:
 
     def _by_work(self) -> Bound:
         return Bound(self.work.total / self.total_rate, "work")
+
+    def _by_work_and_steps(self) -> Bound:
+        trained = [p.num_bytes for p in self.graph.parameters if p.trainable]
+        step = min(
+            price * self.costs.optimizer[kind].seconds(sum(trained), len(trained))
+            for kind, price in self.work.prices.items()
+        )
+        return Bound((self.work.total + step) / self.total_rate, "work")
 
     def by_stages(self, split_backwards: bool, at_least: float) -> Bound:
         one_row = step_work(self.costs, self.cluster, 1, self.work.prices)
@@ -114,7 +136,8 @@ class _Case:
 
     def _by_atom(self) -> Bound:
         speed, sums = self._replicas()
-        seconds = (self.work.atoms[:, None] / speed + self.parameter_bytes[:, None] * sums).min(axis=1)
+        work, summing = self.work.atoms[:, None] / speed, self.parameter_bytes[:, None] * sums
+        seconds = (np.maximum(work, summing) if self.overlap == "full" else work + summing).min(axis=1)
         atom = int(seconds.argmax())
         return Bound(float(seconds[atom]), "atom", self.graph.atoms[atom].name)
 
@@ -122,7 +145,9 @@ class _Case:
         if self.held_bytes > max(device.memory_bytes for device in self.cluster.devices):
             return Bound(math.inf, "memory")
         speed, sums = self._replicas()
-        seconds = self.work.total / speed + self.parameter_bytes.sum() * sums
+        summing = self.parameter_bytes.sum() * sums
+        before = {"off": self.work.total, "backward": self.work.forwards.sum(), "full": 0.0}[self.overlap] / speed
+        seconds = np.maximum(self.work.total / speed, before + summing)
         return Bound(float(seconds.min()), "one stage", f"{int(seconds.argmin()) + 1} replicas")
 
     def _replicas(self) -> tuple[Array, Array]:
@@ -149,14 +174,17 @@ class _Case:
         """For devices and for hosts, the weakest over groups that differ."""
         for groups in (device_groups(self.cluster, self.work), host_groups(self.cluster, self.work)):
             if len(groups) > 1 and self._may_matter(groups):
-                shares = least_bytes(self.work.atoms, self.boundary_bytes, self.parameter_bytes, len(groups), _VIEWS)
+                shares = least_bytes(
+                    self.work.atoms, self.boundary_bytes, self.parameter_bytes, len(groups), _VIEWS[self.overlap]
+                )
                 different = {(g.rate, g.capacity, g.memory_bytes >= self.held_bytes): g for g in groups}
                 yield min((self._by_group(g, shares) for g in different.values()), key=lambda bound: bound.seconds)
 
     def _may_matter(self, groups: Sequence[Group]) -> bool:
         """Would each group need longer than all the work takes, to sum the gradients of everything?"""
         seconds = [self.parameter_bytes.sum() / max(group.capacity, 1e-300) for group in groups]
-        return bool(min(seconds) + self.work.forwards.sum() / 2 / self.total_rate > self.work.total / self.total_rate)
+        forwards = (1 - min(_VIEWS[self.overlap])) * self.work.forwards.sum()
+        return bool(min(seconds) + forwards / self.total_rate > self.work.total / self.total_rate)
 
     def _by_group(self, group: Group, shares: Shares) -> Bound:
         everything = self.work.total / group.rate if group.memory_bytes >= self.held_bytes else math.inf
@@ -165,7 +193,7 @@ class _Case:
         enough = bins + OFF + shares.hidden[:, None] >= part * shares.num_bins
         surely = np.maximum(np.maximum(bins - OFF, 0)[None, :] * shares.kept[:, None] / shares.num_bins, part)
         found = np.zeros(shares.sent.shape[1:])
-        for view, sent in zip(_VIEWS, shares.sent, strict=True):
+        for view, sent in zip(_VIEWS[self.overlap], shares.sent, strict=True):
             forwards = (1 - view) * float(self.work.forwards.sum()) / self.total_rate if self.connected else 0.0
             found = np.maximum(found, sent / max(group.capacity, 1e-300) + forwards)
         found = np.maximum(found, surely * self.work.total / group.rate)

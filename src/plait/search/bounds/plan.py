@@ -1,7 +1,7 @@
 """What no order of micro-batches can beat, for a given partition, replication and mapping.
 
-A step ends when every rank has computed, every gradient sum is done and every message has left (that is L), the
-loss is known to all, and every rank has stepped its optimiser: T = L + meeting + max over ranks of their steps.
+Without overlap a step ends when every rank has computed, every gradient sum is done and every message has left (that is
+L), the loss is known to all, and every rank has stepped its optimiser: T = L + meeting + max over ranks of their steps.
 L is at least each of the following; releases and tails are the longest paths of a micro-batch (`paths`), of the
 size for which they are shortest, and every serial resource is bounded by Jackson's argument (`serial`).
 
@@ -14,6 +14,13 @@ size for which they are shortest, and every serial resource is bounded by Jackso
   released when the last backward of its stage can be over, on the slowest rank.
 - memory (`_in_flight`): a rank with room for K micro-batches' saved bytes, each kept for the round trip
   F + between + B at least, needs sum of round trips / K.
+
+Overlap (`Plan.overlap`). With `backward` the steps come before the loss is known to all, T = L + meeting, and are work
+of their rank (`loads`). A stage's sums begin one after the other no sooner than its last computation, so they end no
+earlier than S - (its longest computation) after it, S being the seconds of all its sums. With `full` they may end in
+any step, so nothing of them is in any tail, and channels have them at any time; but in a row of steps the sum of the
+bucket that the first atom of a stage reads lies between the last backward and the next first forward of that stage:
+where the stage has its ranks for itself and its backwards are whole, T is at least its load and that sum (`around`).
 
 The sums of a stage's n buckets are taken as n of the mean size, which is exact for times that are affine in the
 bytes and no more than the true sum wherever they are convex. O(places + messages of one micro-batch), times the
@@ -33,7 +40,7 @@ from plait.search.bounds.passage import Passage, passages, step_tables
 from plait.search.bounds.paths import Paths, longest_paths
 from plait.search.bounds.room import room_for_activations
 from plait.search.bounds.serial import Item, serial_bound
-from plait.search.bounds.sums import Sum, gradient_sums, slowest_step
+from plait.search.bounds.sums import Sum, gradient_sums, slowest_step, step_of_each
 from plait.simulate.times import Times
 
 
@@ -43,7 +50,9 @@ def plan_bound(plan: Plan, graph: Graph, costs: Costs) -> Bound:
     times = Times(tables, plan, costs)
     step = _Step(graph, times, counts, gradient_sums(graph, times))
     found = strongest(NOTHING, *step.loads(), *step.coupled(), *step.hosts(), *step.channels(), *step.in_flight())
-    return found.later(times.meeting + slowest_step(times))
+    if plan.overlap == "off":
+        return found.later(times.meeting + slowest_step(times))
+    return strongest(found.later(times.meeting), *step.around())
 
 
 class _Step:
@@ -54,15 +63,45 @@ class _Step:
         self.tables = times.program
         self.ranks, self.passages = passages(self.tables, counts, times)
         self.stage_of = [index for index, stage in enumerate(self.tables.stages) for _ in stage.ranks]
-        self.after_stage = [
-            max((s.seconds for s in sums if index in s.stages), default=0.0) for index in range(len(self.tables.stages))
-        ]
+        self.overlap = times.plan.overlap
+        self.steps = step_of_each(times) if self.overlap != "off" else []
+        self.after_stage = [self._after(index) for index in range(len(self.tables.stages))]
         self.paths = [longest_paths(passage, self.after_stage) for passage in self.passages]
         self.working = sorted({place for passage in self.passages for stage in passage.working for place in stage})
         self.places = [
             sorted({place for passage in self.passages for place in passage.working[index]})
             for index in range(len(self.tables.stages))
         ]
+
+    def _after(self, stage: int) -> float:
+        """Seconds of sums that surely follow the last backward of a stage in its step."""
+        if self.overlap == "full":
+            return 0.0
+        hidden = 0.0
+        if self.overlap == "backward":
+            places = [place for place, of in enumerate(self.stage_of) if of == stage]
+            hidden = max(p.backward[place] + p.weights[place] for p in self.passages for place in places)
+        found = [s for s in self.sums if stage in s.stages]
+        return max((max(s.seconds - (hidden if len(s.stages) == 1 else 0.0), 0.0) for s in found), default=0.0)
+
+    def around(self) -> Iterator[Bound]:
+        """With the sums that lie between a stage's last backward in one step and its first forward in the next."""
+        if self.overlap != "full":
+            return
+        for found in self.sums:
+            (first, *others) = found.stages
+            alone = sum(stage.ranks == self.tables.stages[first].ranks for stage in self.tables.stages) == 1
+            if (
+                found.head
+                and alone
+                and not others
+                and not any(p.weights[q] for p in self.passages for q in self.places[first])
+            ):
+                for place in self.places[first]:
+                    rank = self.ranks[place]
+                    items = [item._replace(release=0.0, tail=0.0) for item in self.computations[place]]
+                    where = self._where(rank, [place])
+                    yield Bound(serial_bound(items) + self.steps[rank] + found.head, "load and sum", where)
 
     def _sizes(self, place: int) -> list[tuple[Passage, Paths]]:
         """The sizes of micro-batch of which the place has rows."""
@@ -97,6 +136,8 @@ class _Step:
             by_rank[self.ranks[place]].append(place)
         for rank, places in by_rank.items():
             items = [item for place in places for item in self.computations[place]]
+            if self.steps:
+                items.append(Item(0.0, self.steps[rank], 0.0))
             yield Bound(serial_bound(items), "load", self._where(rank, places))
 
     def coupled(self) -> Iterator[Bound]:
@@ -143,11 +184,20 @@ class _Step:
                     for channel, seconds in x.hops:
                         items[channel ^ 1].append(Item(made, passage.count * seconds, left))
         for found in self.sums:
-            released = max(self._last_backward(stage) for stage in found.stages)
+            released = max(self._earliest_sum(stage) for stage in found.stages)
             for channel, seconds in found.hops:
                 items[channel].append(Item(released, seconds, 0.0))
         for channel, crossing in items.items():
             yield Bound(serial_bound(crossing), "channel", " to ".join(self.plan.cluster.channel_ends(channel)))
+
+    def _earliest_sum(self, stage: int) -> float:
+        """When the first of a stage's sums can begin."""
+        if self.overlap == "full":
+            return 0.0
+        longest = 0.0
+        if self.overlap == "backward":
+            longest = max(p.backward[q] + p.weights[q] for p in self.passages for q in self.places[stage])
+        return max(self._last_backward(stage) - longest, 0.0)
 
     def _last_backward(self, stage: int) -> float:
         """When the last backward of a stage can be over on all its ranks."""

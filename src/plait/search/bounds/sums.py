@@ -1,4 +1,4 @@
-"""What comes after the last backward of a stage: sums of gradients over its ranks, and the optimiser's steps."""
+"""What comes with the last backward of a stage: sums of gradients over its ranks, and the optimiser's steps."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -17,6 +17,7 @@ class Sum:
     stages: tuple[int, ...]
     seconds: float
     hops: tuple[tuple[int, float], ...]  # channels, and how long each is busy
+    head: float  # seconds of the bucket that the stage's first atom reads, if any
 
 
 def gradient_sums(graph: Graph, times: Times) -> tuple[Sum, ...]:
@@ -40,12 +41,20 @@ def gradient_sums(graph: Graph, times: Times) -> tuple[Sum, ...]:
     for stages, mean in means.items():
         seconds, hops = asked.reduce(mean.name)
         count = len(groups[stages])
-        sums.append(Sum(stages, count * seconds, tuple((channel, count * busy) for channel, busy in hops)))
+        first = [b for b in groups[stages] if len(stages) == 1 and b.readers[0][0] == starts[stages[0]]]
+        head = max((times.reduce(bucket.name)[0] for bucket in first), default=0.0)
+        sums.append(Sum(stages, count * seconds, tuple((channel, count * busy) for channel, busy in hops), head))
     return tuple(sums)
 
 
 def slowest_step(times: Times) -> float:
     """Seconds of all optimiser steps of the rank that takes longest, and no less than its host takes for its ranks."""
+    seconds = step_of_each(times)
+    return max(max(seconds), _slowest_host(times, seconds))
+
+
+def step_of_each(times: Times) -> list[float]:
+    """Seconds of all optimiser steps of every rank."""
     plan = times.plan
     groups: defaultdict[tuple[int, ...], list[Bucket]] = defaultdict(list)
     for bucket in times.program.buckets:
@@ -59,7 +68,7 @@ def slowest_step(times: Times) -> float:
             if kind not in known:
                 known[kind] = sum(times.step(rank, bucket.name) for bucket in buckets)
             seconds[rank] += known[kind]
-    return max(max(seconds), _slowest_host(times, seconds))
+    return seconds
 
 
 def _slowest_host(times: Times, seconds: Sequence[float]) -> float:
