@@ -1,9 +1,9 @@
-"""What the executor costs: steps of one rank with one stage against a plain PyTorch loop over the model as it was built.
+"""What the executor costs: steps of one rank with one stage against a plain PyTorch loop over the model as it was.
 
 Claim: a step through Plait is at most 3 % slower than the loop. Both train the same model from the same weights, on the
-same batches in the same micro-batches (gradient accumulation) with the same optimiser, and come to the same losses. They
-take turns in one process, who goes first changing from step to step. The figure is the median over steps of Plait's
-time by the loop's beside it; the spread is half the distance between the quartiles.
+same batches in the same micro-batches (gradient accumulation) with the same optimiser, and come to the same losses.
+They take turns in one process, who goes first changing from step to step. The figure is the median over steps of
+Plait's time by the loop's beside it; the spread is half the distance between the quartiles.
 """
 
 import copy

@@ -24,7 +24,7 @@ from plait.program.garbage import no_collection
 from plait.program.instructions import COMPUTE, Instruction, Op
 from plait.program.levels import levels
 from plait.program.messages import transfers
-from plait.program.program import Bucket, Edge, Program, StageTable, source_stage
+from plait.program.program import TIED_PREFIX, Bucket, Edge, Program, StageTable, source_stage
 from plait.schedule import Action, Schedule, make_schedule, schedule_from_lanes
 
 Channel = tuple[int, int]
@@ -282,5 +282,5 @@ def make_buckets(plan: Plan, cuts: Sequence[StageCut]) -> tuple[Bucket, ...]:
     for number, (name, stages) in enumerate(tied.items()):
         ranks = tuple(sorted({rank for stage in stages for rank in plan.stage_ranks(stage)}))
         size = next(p.num_bytes for part in cuts for p in part.parameters if p.name == name)
-        buckets.append(Bucket(f"tied.{number}", (name,), size, ranks))
+        buckets.append(Bucket(f"{TIED_PREFIX}{number}", (name,), size, ranks))
     return tuple(buckets)
