@@ -56,8 +56,22 @@ def test_sums_beside_no_computation_say_that_overlap_is_off() -> None:
     assert "overlap is off" in warning and "--overlap full" in warning
 
 
-def test_sums_that_begin_too_late_name_their_bucket() -> None:
-    assert "bucket s0.1 is needed as soon as its gradients are there" in exposed_warning(replicas(start=5, end=8))
+def test_sums_awaited_at_the_end_name_their_bucket_and_could_go_on_in_the_next_step() -> None:
+    warning = exposed_warning(replicas(start=5, end=8))
+    assert "bucket s0.1 is awaited when everything is computed" in warning and "--overlap full" in warning
+
+
+def test_sums_that_a_forward_needs_at_once_ask_for_smaller_buckets() -> None:
+    records: list[Record] = [
+        (0, "wait", AWAIT, 0.0, 3.0),
+        *(
+            (0, "compute", *computation)
+            for computation in ((F0, 3.0, 4.0), (B0, 4.0, 5.0), (F1, 5.0, 6.0), (B1, 6.0, 10.0))
+        ),
+        (0, "reduce", SUM, 9.0, 13.0),
+    ]
+    warning = exposed_warning(Timeline("simulated", 1, tuple(records), 10.0))
+    assert "bucket s0.1 is needed as soon as its gradients are there" in warning and "Smaller buckets" in warning
 
 
 def test_a_tenth_of_the_step_is_not_worth_a_warning() -> None:

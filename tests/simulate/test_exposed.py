@@ -112,6 +112,30 @@ def test_only_the_halves_that_make_weight_gradients_make_them_final():
     assert of(*halves, at("reduce", SUM, 5, 10), at("wait", AWAIT, 5, 10)).room[Cause.GRADIENT] == 1 + 3
 
 
+def test_a_computation_in_parts_is_one():
+    parts = [
+        at("compute", F0, 0, 1),
+        at("wait", AWAIT, 1, 2),
+        at("compute", "STEP s0.0", 2, 2.5),
+        at("compute", F0, 2.5, 3.5),
+        at("compute", F1, 3.5, 5.5),
+        at("compute", B0, 5.5, 6),
+        at("compute", B1, 6, 7),
+        at("compute", "STEP s0.1", 7, 7.5),
+        at("compute", B1, 7.5, 9),
+    ]
+    own = of(*parts)
+    assert own.exposed == {Cause.GRADIENT: 1}
+    assert own.room[Cause.GRADIENT] == (1 + 0.5 + 1) + (1 + 0.5 + 1.5)
+
+
+def test_what_a_sum_leaves_to_the_next_step_is_hidden_there():
+    own = data_parallel(at("reduce", SUM, 5, 11), at("wait", AWAIT, 0.75, 0.75))
+    assert own.exposed.get(Cause.GRADIENT, 0.0) == 0
+    assert own.communication[Cause.GRADIENT] == 6
+    assert own.hidden[Cause.GRADIENT] == (6 - 5) + (10 - 9.5) + 1  # the last is the first forward of the next step
+
+
 def pipeline(*communication: Record) -> Exposure:
     """Stage 0 of two micro-batches, with time between the computations."""
     computed = [at("compute", F0, 1, 2), at("compute", F1, 3, 4), at("compute", B0, 6, 7), at("compute", B1, 8, 9)]

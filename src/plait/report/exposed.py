@@ -8,7 +8,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from plait.cluster.units import format_seconds
-from plait.simulate import Cause, Exposure, Timeline, exposures
+from plait.program import COMPUTE
+from plait.simulate import Cause, Exposure, Timeline, cause_of, exposures
 
 WORTH_A_WARNING = 0.1  # of the step, exposed and hideable
 _MOST_ROWS = 8
@@ -140,9 +141,16 @@ def _why(cause: Cause, own: Exposure, timeline: Timeline, rank: int) -> str:
         )
     if own.hidden[cause] <= _SHOWN * timeline.step_seconds:
         return "no sum runs beside a computation, so overlap is off. `--overlap full` hides sums behind computation"
+    bucket, since = _longest_wait(cause, timeline, rank)
+    computed = max((s.end for s in timeline.spans if s.rank == rank and s.what.op in COMPUTE), default=0.0)
+    if since >= computed:
+        return (
+            f"{bucket} is awaited when everything is computed. `--overlap full` lets sums go on beside the next step's "
+            "first forwards (not where gradients are clipped: their norm needs all sums)"
+        )
     return (
-        f"{_longest_wait(timeline, rank)} is needed as soon as its gradients are there, and before the sum is. "
-        "Smaller buckets are summed sooner"
+        f"{bucket} is needed as soon as its gradients are there, and before the sum is. Smaller buckets are summed "
+        "sooner"
     )
 
 
@@ -155,7 +163,8 @@ def _why_not(cause: Cause, own: Exposure) -> str:
     )
 
 
-def _longest_wait(timeline: Timeline, rank: int) -> str:
-    """The bucket whose sum the rank waits for the longest."""
-    waits = [s for s in timeline.spans if (s.rank, s.lane) == (rank, "wait") and s.what.name]
-    return f"bucket {max(waits, key=lambda s: s.end - s.start).what.name}" if waits else "a bucket"
+def _longest_wait(cause: Cause, timeline: Timeline, rank: int) -> tuple[str, float]:
+    """The bucket whose sum the rank waits for the longest, and since when."""
+    waits = [s for s in timeline.spans if (s.rank, s.lane) == (rank, "wait") and cause_of(s.what) is cause]
+    longest = max(waits, key=lambda s: s.end - s.start)
+    return f"bucket {longest.what.name}", longest.start

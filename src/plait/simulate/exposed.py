@@ -22,12 +22,15 @@ Of one rank in one step:
 So of what can be hidden, hidden / (hidden + hideable) is. What is exposed and not hideable is so because the links take
 longer than all that can be computed meanwhile.
 
+A sum that goes on when the step has ended goes on in the next one, which is like this one: what of it lies behind the
+step's end is counted at the step's beginning.
+
 A measured timeline does not know how long a message was under way that nobody waited for, so there activations seem to
 have more room than they have; and a measured sum seems under way until somebody has waited for it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
@@ -88,7 +91,8 @@ def exposures(timeline: Timeline) -> tuple[Exposure, ...]:
             arriving[what.peer].append((start, end))
         else:
             by_rank[rank].append(record)
-    return tuple(_exposure(own, messages) for own, messages in zip(by_rank, arriving, strict=True))
+    step = timeline.step_seconds
+    return tuple(_exposure(own, messages, step) for own, messages in zip(by_rank, arriving, strict=True))
 
 
 def exposed_seconds(records: Iterable[Record]) -> dict[Cause, float]:
@@ -98,13 +102,14 @@ def exposed_seconds(records: Iterable[Record]) -> dict[Cause, float]:
     return {cause: length(moments) - length(common(moments, busy)) for cause, moments in _waits(records).items()}
 
 
-def _exposure(records: Sequence[Record], messages: Iterable[Interval]) -> Exposure:
+def _exposure(records: Sequence[Record], messages: Iterable[Interval], step_seconds: float) -> Exposure:
     waits, exposed = _waits(records), exposed_seconds(records)
     busy = union(_times(records, "compute"))
-    under_way = {
-        cause: union([*waits.get(cause, ()), *_times((r for r in records if cause_of(r[2]) is cause), "reduce")])
-        for cause in (Cause.GRADIENT, Cause.TIED)
-    }
+    sums: dict[Cause, list[Interval]] = {Cause.GRADIENT: [], Cause.TIED: []}
+    for _, lane, what, start, end in records:
+        if lane == "reduce":
+            sums[cause_of(what)].append((start, end))
+    under_way = {c: union([*waits.get(c, ()), *_in_every_step(own, step_seconds)]) for c, own in sums.items()}
     room = _outside(union(_times(_beside_sums(records), "compute")), union(chain(*under_way.values())))
     gradient = min(exposed.get(Cause.GRADIENT, 0.0), room)
     under_way[Cause.ACTIVATION] = union([*waits.get(Cause.ACTIVATION, ()), *messages])
@@ -127,6 +132,14 @@ def _times(records: Iterable[Record], lane: str) -> list[Interval]:
     return [(start, end) for _, own, _, start, end in records if own == lane]
 
 
+def _in_every_step(intervals: Iterable[Interval], step_seconds: float) -> Iterator[Interval]:
+    """With what reaches into the next step at the beginning of this one."""
+    for start, end in intervals:
+        yield min(start, step_seconds), min(end, step_seconds)
+        if end > step_seconds:
+            yield max(start - step_seconds, 0.0), min(end - step_seconds, step_seconds)
+
+
 def _waits(records: Iterable[Record]) -> dict[Cause, list[Interval]]:
     """When the rank waits for what; every moment has one cause."""
     found: defaultdict[Cause, list[Interval]] = defaultdict(list)
@@ -140,18 +153,24 @@ def _waits(records: Iterable[Record]) -> dict[Cause, list[Interval]]:
 
 def _beside_sums(records: Sequence[Record]) -> list[Record]:
     """The computations that sums of gradients may run beside."""
-    last_backward: dict[int, float] = {}
-    first_forward: dict[int, float] = {}
-    for _, lane, what, start, end in records:
-        if lane != "compute":
-            continue
-        if what.op in (Op.B, Op.W):
-            last_backward[what.stage] = max(start, last_backward.get(what.stage, start))
-        elif what.op is Op.F:
-            first_forward[what.stage] = min(end, first_forward.get(what.stage, end))
-    since = min(last_backward.values(), default=float("inf"))
-    until = max(first_forward.values(), default=float("-inf"))
+    times = _first_and_last((r for r in records if r[1] == "compute"), (Op.F, Op.B, Op.W))
+    forwards = [(what.stage, span) for what, span in times.items() if what.op is Op.F]
+    backwards = [(what.stage, span) for what, span in times.items() if what.op is not Op.F]
+    first_forwards = dict(sorted(forwards, key=lambda found: found[1], reverse=True))  # of equal keys the last is kept
+    last_backwards = dict(sorted(backwards, key=lambda found: found[1]))
+    since = min((start for start, _ in last_backwards.values()), default=float("inf"))
+    until = max((end for _, end in first_forwards.values()), default=float("-inf"))
     return [record for record in records if record[1] == "compute" and (record[3] >= since or record[4] <= until)]
+
+
+def _first_and_last(records: Iterable[Record], ops: Collection[Op]) -> dict[Instruction, Interval]:
+    """From when to when each computation is done, in however many parts."""
+    found: dict[Instruction, Interval] = {}
+    for _, _, what, start, end in records:
+        if what.op in ops:
+            before = found.get(what, (start, end))
+            found[what] = min(start, before[0]), max(end, before[1])
+    return found
 
 
 def _beside_other_micro_batches(records: Sequence[Record]) -> float:
