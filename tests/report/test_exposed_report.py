@@ -1,5 +1,7 @@
 """The table of exposed communication and the sentences below it."""
 
+from rich.console import Console
+
 from plait.program import Instruction, Op
 from plait.report import exposed_data, exposed_note, exposed_rows, exposed_table, exposed_warning, run_report
 from plait.simulate import Record, Timeline, exposures
@@ -36,6 +38,18 @@ def test_predicted_stands_above_measured() -> None:
     assert exposed_table(rows).row_count == 2
     assert len(exposed_table(rows).columns) == 4
     assert len(exposed_table(rows[:2]).columns) == 3
+
+
+def test_eighty_columns_hold_every_cause() -> None:
+    waits = (AWAIT, Instruction(Op.AWAIT, name="tied.0"), F0, Instruction(Op.LOSS))
+    records = tuple((0, "wait", what, n * 12.34e-3, (n + 1) * 12.34e-3) for n, what in enumerate(waits))
+    timelines = [Timeline(source, 1000, records, 0.1) for source in ("simulated", "emulated")]
+    console = Console(width=80, color_system=None)
+    with console.capture() as capture:
+        console.print(exposed_table(exposed_rows(timelines)))
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)
+    assert sum(line.count("12.3 ms") for line in lines) == 2 * 4
 
 
 def test_nothing_exposed_is_no_table_and_no_sentence() -> None:

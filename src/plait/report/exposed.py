@@ -84,7 +84,7 @@ def exposed_table(rows: Sequence[Row]) -> Table:
     )
     for index, name in enumerate(header):
         if index or several:
-            table.add_column(name, justify="right" if index > 1 else "left", no_wrap=True)
+            table.add_column(name, justify="right" if index > 1 else "left", no_wrap=index < 2)
     for row in body:
         table.add_row(*(row if several else row[1:]))
     return table
