@@ -33,7 +33,7 @@ WARM_UP = 3
 CASES = (
     ("gpt2-tiny?dropout=0", 32, 4),
     ("gpt2-tiny?dropout=0", 8, 1),
-    ("resnet50?image=64&classes=10", 16, 4),
+    ("resnet50?image=64&classes=10", 8, 2),
     ("resnet50?image=64&classes=10", 8, 1),
 )
 

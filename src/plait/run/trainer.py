@@ -209,7 +209,7 @@ class Trainer:
         self._equalise()
         skippable = {p.name for p in model.graph.parameters if p.may_be_skipped}
         self.buckets = {
-            bucket.name: GradientBucket(bucket, self._parameters, optimizer, skippable)
+            bucket.name: GradientBucket(bucket, self._parameters, optimizer, skippable, apart=not split)
             for bucket in program.buckets
             if self.rank in bucket.ranks
         }
