@@ -19,8 +19,8 @@ Of one rank in one step:
   before a rank's first computation and leave after its last, which fill and empty the pipeline, and for other ranks'
   loss and gradient norm (`LOSS`, `CLIP`): everybody needs everybody's number.
 
-So of what can be hidden, hidden / (hidden + hideable) is. What is exposed and not hideable is so because the links take
-longer than all that can be computed meanwhile.
+So of what can be hidden, the share hidden / (hidden + hideable) is. What is exposed and not hideable, but for filling
+and emptying, is so because the links take longer than all that can be computed meanwhile.
 
 A sum that goes on when the step has ended goes on in the next one, which is like this one: what of it lies behind the
 step's end is counted at the step's beginning.
@@ -118,7 +118,8 @@ def _exposure(records: Sequence[Record], messages: Iterable[Interval], step_seco
         Cause.TIED: room - gradient,
         Cause.ACTIVATION: _outside(busy, under_way[Cause.ACTIVATION]),
     }
-    could = {**exposed, Cause.ACTIVATION: _beside_other_micro_batches(records)}
+    messages_hideable = min(exposed.get(Cause.ACTIVATION, 0.0), _beside_other_micro_batches(records))
+    could = {**exposed, Cause.ACTIVATION: messages_hideable}
     return Exposure(
         exposed=exposed,
         hideable={cause: min(could.get(cause, 0.0), room) for cause, room in rooms.items()},
