@@ -9,7 +9,7 @@ from lanes import random_lanes
 from plait.cluster import Cluster, Device, DeviceKind, Host, Link
 from plait.cost import SYNCHRONISATIONS, AtomCost, Costs, OptimizerCost
 from plait.graph import Atom, Graph, Parameter, RowMixer, Value
-from plait.plan import Plan, StagePlan, validate
+from plait.plan import OVERLAPS, Plan, StagePlan, validate
 from plait.program import Program, compile_program
 
 KIND = DeviceKind("unit", 1e12, 1e12, 2**40, 1.0, "cpu")
@@ -98,6 +98,7 @@ def plans(draw: st.DrawFn, graph: Graph, *, plain: bool) -> Plan:
         ),
         lanes=() if plain else draw(_lanes(placement, micro_batches)),
         sync=draw(st.sampled_from(sorted(SYNCHRONISATIONS))),
+        overlap=draw(st.sampled_from(OVERLAPS)),
         bucket_bytes=draw(st.sampled_from([1, 300, 2**20])),
     )
     validate(made, graph)

@@ -21,8 +21,9 @@ class World:
 
 
 class _Wait:
-    def __init__(self, wait: Callable[[], None]) -> None:
+    def __init__(self, wait: Callable[[], None], done: Callable[[], bool] = lambda: True) -> None:
         self.wait = wait
+        self.done = done
 
 
 class ThreadTransport:
@@ -64,7 +65,7 @@ class ThreadTransport:
             with torch.no_grad():
                 tensor.copy_(torch.stack([parts[rank] for rank in ranks]).sum(0))
 
-        return _Wait(wait)
+        return _Wait(wait, lambda: len(self.world.gathers[key]) == len(ranks))
 
     def all_gather(self, tensor: Tensor, ranks: tuple[int, ...], purpose: str = "exchange") -> list[Tensor]:
         key = self._key(purpose, ranks)

@@ -11,6 +11,7 @@ from lanes import random_lanes
 from torch import Tensor, nn
 
 from plait.cost import SYNCHRONISATIONS
+from plait.plan import OVERLAPS
 
 WIDTH = 4
 KINDS = ("dense", "tied", "add", "multiply", "join", "norm", "batch_norm", "relu_", "detach", "frozen", "tuple")
@@ -91,6 +92,7 @@ class PlanShape:
     recompute: frozenset[int]
     lanes: tuple[str, ...]
     sync: str
+    overlap: str
     cuts: tuple[float, ...]
     shares: tuple[tuple[float, ...], ...]
     micro_batches: int
@@ -122,6 +124,7 @@ def plan_shapes(draw: Any, *, most_stages: int = 3) -> PlanShape:
         recompute=frozenset(draw(stages)),
         lanes=() if in_line and draw(st.booleans()) else lanes,
         sync=draw(st.sampled_from(sorted(SYNCHRONISATIONS))),
+        overlap=draw(st.sampled_from(OVERLAPS)),
         cuts=tuple(draw(st.floats(0, 0.99)) for _ in placement[1:]),
         shares=tuple(tuple(draw(st.sampled_from([1.0, 1.0, 1.2])) for _ in range(n)) for n in layout),
         micro_batches=micro_batches,

@@ -25,6 +25,7 @@ def test_random_models_under_random_plans_train_like_one_device(operations: list
         schedule=shape.schedule,
         lanes=shape.lanes,
         sync=shape.sync,
+        overlap=shape.overlap,
         shares=shape.shares,
         boundaries=shape.boundaries(len(case.model.graph.atoms)),
         bucket_bytes=shape.bucket_bytes,

@@ -76,6 +76,7 @@ def case(
     rows: int = 1,
     schedule: str = "1f1b",
     clip: bool = False,
+    overlap: str = "off",
 ) -> Case:
     """As many stages as `layout` has numbers of replicas; atoms in equal parts; `rows` per micro-batch."""
     edges = [len(graph.atoms) * n // len(layout) for n in range(len(layout) + 1)]
@@ -84,7 +85,9 @@ def case(
         StagePlan(edges[n], edges[n + 1], tuple(next(devices) for _ in range(size)), (1.0,) * size)
         for n, size in enumerate(layout)
     )
-    plan = Plan("chain", graph.fingerprint, cluster, rows * micro_batches, micro_batches, schedule, stages)
+    plan = Plan(
+        "chain", graph.fingerprint, cluster, rows * micro_batches, micro_batches, schedule, stages, overlap=overlap
+    )
     return Case(graph, plan, compile_program(plan, graph, clip=clip))
 
 

@@ -28,7 +28,13 @@ def sends(timeline: Timeline) -> dict[tuple[int, int], list[Span]]:
 
 
 def computations(timeline: Timeline) -> dict[tuple[int, Instruction], Span]:
-    return {(s.rank, s.what): s for s in timeline.spans if s.lane == "compute" and s.what.op in COMPUTE}
+    """One done in parts as a whole."""
+    found: dict[tuple[int, Instruction], Span] = {}
+    for span in timeline.spans:
+        if span.lane == "compute" and span.what.op in COMPUTE:
+            begun = found.get((span.rank, span.what), span)
+            found[span.rank, span.what] = begun._replace(end=span.end)
+    return found
 
 
 @programs
@@ -42,13 +48,13 @@ def test_the_seconds_of_a_step_are_those_of_its_timeline(made):
 def test_everything_computed_and_sent_is_in_the_timeline_in_the_programs_order(made):
     timeline = run(made)
     for rank, instructions in enumerate(made.program.ranks):
-        for lane, ops in (("compute", {*COMPUTE, Op.STEP}), ("send", {Op.SEND})):
-            own = [span.what for span in timeline.spans if span.rank == rank and span.lane == lane]
+        for lane, ops in (("compute", COMPUTE), ("send", {Op.SEND})):
+            own = [s.what for s in timeline.spans if s.rank == rank and s.lane == lane and s.what.op in ops]
             expected = [instruction for instruction in instructions if instruction.op in ops]
             if lane == "send":  # messages to different ranks may overtake one another
                 own.sort(key=lambda send: send.peer)
                 expected.sort(key=lambda send: send.peer)
-            assert own == expected
+            assert list(dict.fromkeys(own)) == expected
 
 
 @programs
@@ -80,7 +86,7 @@ def test_nothing_is_sent_before_it_is_made(made):
     for spans in sends(timeline).values():
         for span in spans:
             what = span.what
-            assert made_at[span.rank, what.stage, what.micro_batch, what.gradient] <= span.start
+            assert made_at[span.rank, what.stage, what.micro_batch, what.gradient] <= span.start or what.inside
 
 
 @programs

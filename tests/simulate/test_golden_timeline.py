@@ -15,10 +15,10 @@ GOLDEN = Path(__file__).parent / "golden" / "two_one_two.json"
 
 
 def timeline() -> Timeline:
-    """Three stages on 2 + 1 + 2 devices of mixed speed, a skip, sums of gradients, clipping; 1F1B."""
+    """Three stages on 2 + 1 + 2 devices of mixed speed, a skip, sums of gradients that the next step uses; 1F1B."""
     cluster = star(5, bandwidth=5, latency=0.125, speeds=[1.0, 0.5, 2.0, 1.0, 1.0])
     graph = chain(6, skips=[(0, 4), (1, 5)], mixers=[5], parameter=8)
-    return case(graph, cluster, [2, 1, 2], micro_batches=4, rows=3, clip=True).run(step=0.25)
+    return case(graph, cluster, [2, 1, 2], micro_batches=4, rows=3, overlap="full").run(step=0.25)
 
 
 def test_the_timeline_is_the_one_kept():

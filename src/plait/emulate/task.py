@@ -1,5 +1,6 @@
 """What an emulated rank is told, as JSON: the program, the seconds of its computations and the size of its tensors."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -10,12 +11,16 @@ from plait.emulate.dilation import Dilation
 from plait.emulate.plain import PlainTask
 from plait.errors import PlaitError
 from plait.plan import Plan
-from plait.program import COMPUTE, Op, Program, format_program, parse_program
+from plait.program import COMPUTE, Instruction, Op, Program, format_program, parse_program
 from plait.simulate.times import Times
 
 
 class StageSeconds(BaseModel):
-    """What a micro-batch of `rows` rows keeps one rank busy, on the bed. `weight` is the rest of a backward."""
+    """What a micro-batch of `rows` rows keeps one rank busy, on the bed. `weight` is the rest of a backward.
+
+    After how many seconds of a forward which bucket is used and which value there, and of a backward (or of its rest,
+    where there is one) which bucket's gradients are final.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     stage: int
@@ -23,6 +28,9 @@ class StageSeconds(BaseModel):
     forward: float
     backward: float
     weight: float
+    used: dict[str, float] = {}
+    made: dict[str, float] = {}
+    final: dict[str, float] = {}
 
 
 class Task(BaseModel):
@@ -55,12 +63,41 @@ class Task(BaseModel):
             raise PlaitError(f"cannot read the emulation's task from {path}: {error}") from error
 
 
+def insides(instructions: Sequence[Instruction]) -> Iterator[tuple[Instruction, Instruction]]:
+    """What happens inside computations, each with its computation."""
+    waiting: list[Instruction] = []
+    for ins in instructions:
+        if ins.inside:
+            waiting.append(ins)
+        elif waiting:
+            yield from ((what, ins) for what in waiting)
+            waiting = []
+
+
 def make_task(plan: Plan, program: Program, costs: Costs, dilation: Dilation, *, num_steps: int) -> Task:
     times = Times(program, plan, costs)
 
     def seconds(rank: int, stage: int, rows: int) -> StageSeconds:
         forward, backward, weight = (times.compute(rank, op, stage, rows) * dilation.time for op in (Op.F, Op.I, Op.W))
-        return StageSeconds(stage=stage, rows=rows, forward=forward, backward=backward, weight=weight)
+        return StageSeconds(
+            stage=stage,
+            rows=rows,
+            forward=forward,
+            backward=backward,
+            weight=weight,
+            used=inside(rank, stage, rows, Op.AWAIT),
+            made=inside(rank, stage, rows, Op.SEND),
+            final=inside(rank, stage, rows, Op.REDUCE),
+        )
+
+    def inside(rank: int, stage: int, rows: int, op: Op) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for what, computation in happenings[rank]:
+            if (what.op, computation.stage, computation.rows) == (op, stage, rows):
+                found[what.name] = times.inside(rank, what, computation) * dilation.time
+        return found
+
+    happenings = [list(insides(own)) for own in program.ranks]
 
     works = [sorted({(i.stage, i.rows) for i in own if i.op in COMPUTE}) for own in program.ranks]
     return Task(

@@ -17,7 +17,7 @@ from plait.emulate.task import StageSeconds
 from plait.graph import Value
 from plait.plan.rows import Span
 from plait.program import Bucket, Program
-from plait.run.backend import MicroBatch
+from plait.run.backend import NOTHING, Calls, MicroBatch
 from plait.run.stage import InFlight
 
 _QUEUED = 5e-4
@@ -40,7 +40,10 @@ class Device:
 
 
 class TimedStage:
-    """Takes a stage's seconds. `meet` is where its replicas wait for one another, if they compute together."""
+    """Takes a stage's seconds. `meet` is where its replicas wait for one another, if they compute together.
+
+    Gradients are final in the backward, or in its rest where the schedule puts that off.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,8 @@ class TimedStage:
         sends: Sequence[str],
         payload: float,
         meet: Callable[[], None] = lambda: None,
+        *,
+        puts_off: bool = False,
     ) -> None:
         self._device = device
         self._seconds = seconds  # by rows
@@ -57,22 +62,46 @@ class TimedStage:
         self._sends = sends
         self._payload = payload
         self._meet = meet
+        self._puts_off = puts_off
         self._nothing = torch.zeros(1)
 
-    def forward(self, micro: InFlight, batch: MicroBatch) -> None:
+    def forward(
+        self, micro: InFlight, batch: MicroBatch, before_use: Calls = NOTHING, when_made: Calls = NOTHING
+    ) -> None:
         del batch
         self._meet()
-        self._device.work(self._of(micro).forward)
+        seconds = self._of(micro)
         micro.outputs = dict.fromkeys(self._sends, self._nothing)
+        calls = [(seconds.used[name], call) for name, call in before_use.items()]
+        self._work(seconds.forward, [*calls, *((seconds.made[name], call) for name, call in when_made.items())])
 
-    def backward(self, micro: InFlight, loss_weight: float) -> None:
+    def backward(self, micro: InFlight, loss_weight: float, when_final: Calls = NOTHING) -> None:
         del loss_weight
         self._meet()
-        self._device.work(self._of(micro).backward)
+        seconds = self._of(micro)
+        if self._puts_off:
+            self._work(seconds.backward, [])
+        else:
+            self._work(seconds.backward + seconds.weight, self._final(seconds, when_final))
         micro.outputs, micro.received, micro.output_gradients = {}, {}, {}
 
-    def add_weight_gradients(self, micro: InFlight) -> None:
-        self._device.work(self._of(micro).weight)
+    def add_weight_gradients(self, micro: InFlight, when_final: Calls = NOTHING) -> None:
+        seconds = self._of(micro)
+        if self._puts_off:
+            self._work(seconds.weight, self._final(seconds, when_final))
+
+    def _final(self, seconds: StageSeconds, calls: Calls) -> list[tuple[float, Callable[[], None]]]:
+        return [(seconds.final[name], call) for name, call in calls.items()]
+
+    def _work(self, seconds: float, calls: Sequence[tuple[float, Callable[[], None]]]) -> None:
+        """Keeps the device busy for so long, with what happens in between."""
+        done = 0.0
+        for at, call in sorted(calls, key=lambda pair: pair[0]):
+            at = min(at, seconds)
+            self._device.work(at - done)
+            done = at
+            call()
+        self._device.work(seconds - done)
 
     def buffer(self, name: str, rows: int) -> Tensor:
         return torch.empty(shrunk(self._values[name].num_bytes(rows), self._payload), dtype=torch.uint8)

@@ -22,7 +22,7 @@ from plait.emulate.plain import PlainTask
 from plait.emulate.plain_rank import PlainRank
 from plait.emulate.task import Task
 from plait.emulate.timed import Device, TimedBucket, TimedStage, stage_values
-from plait.program import Program
+from plait.program import Op, Program
 from plait.run.backend import StepInputs
 from plait.run.control import ControlClient
 from plait.run.executor import Executor
@@ -95,13 +95,19 @@ def _executor(task: Task, program: Program, summing: Summing, transport: TorchTr
         seconds = {work.rows: work for work in task.computations[rank] if work.stage == index}
         meet = _meeting(groups[index]) if index in groups else lambda: None
         values, sends = stage_values(program, index)
-        stages[index] = TimedStage(device, seconds, values, sends, task.payload, meet)
+        stages[index] = TimedStage(
+            device, seconds, values, sends, task.payload, meet, puts_off=index in _put_off(program, rank)
+        )
     buckets = {
         bucket.name: TimedBucket(device, bucket, task.updates[rank][bucket.name], task.payload)
         for bucket in program.buckets
         if rank in bucket.ranks
     }
     return Executor(transport, stages, buckets, summing)
+
+
+def _put_off(program: Program, rank: int) -> set[int]:
+    return {ins.stage for ins in program.ranks[rank] if ins.op is Op.W}
 
 
 def _meeting(group: dist.ProcessGroup) -> Callable[[], None]:

@@ -12,7 +12,7 @@ has a backward of its own, which runs once, with the first half.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, fx
@@ -35,27 +35,41 @@ _VIEWS = {
 }
 
 
+class PutOff(NamedTuple):
+    """What adds to the gradients of these weights, parameters or views of them."""
+
+    add: Callable[[], None]
+    weights: tuple[Tensor, ...]
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [weight if weight.is_leaf or weight._base is None else weight._base for weight in self.weights]
+
+
 @dataclass
 class WeightGradients:
     """What backwards have put off, in their order."""
 
-    waiting: list[Callable[[], None]] = field(default_factory=list)
+    waiting: list[PutOff] = field(default_factory=list)
 
-    def take(self) -> list[Callable[[], None]]:
+    def take(self) -> list[PutOff]:
         """What the last backward has put off."""
         taken, self.waiting = self.waiting, []
         return taken
 
 
-def run_deferred(waiting: list[Callable[[], None]]) -> None:
-    """Adds what was put off to the weights' gradients.
+def run_deferred(waiting: list[PutOff], done: Callable[[PutOff], None] | None = None) -> None:
+    """Adds what was put off to the weights' gradients, and says so of each.
 
     The last put off comes first, because what it needs is most likely still in a cache. Each is forgotten as soon as
     it is done, with the activations it holds.
     """
     with torch.no_grad():
         while waiting:
-            waiting.pop()()
+            latest = waiting.pop()
+            latest.add()
+            if done is not None:
+                done(latest)
 
 
 # Which nodes
@@ -177,7 +191,8 @@ class _Deferred(torch.autograd.Function):
         if gradient is None:  # whoever reads the result has no gradient for it
             return None, None, None, None, None
         x, weight, bias = ctx.saved_tensors
-        ctx.later.waiting.append(partial(ctx.formula.add_weight_gradients, gradient, x, weight, bias))
+        add = partial(ctx.formula.add_weight_gradients, gradient, x, weight, bias)
+        ctx.later.waiting.append(PutOff(add, (weight,) if bias is None else (weight, bias)))
         input_gradient = ctx.formula.input_gradient(gradient, x, weight) if ctx.needs_input_grad[2] else None
         return None, None, input_gradient, None, None
 

@@ -6,7 +6,7 @@ can run anywhere and its backward is `torch.autograd.backward(outputs, gradients
 the gradients of weights off.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,12 @@ from plait.graph.normalise import RANDOMNESS
 from plait.graph.randomness import Randomness, operator_of
 from plait.graph.rows import argument
 from plait.graph.synced import batch_norm_over_replicas, count_targets, cross_entropy_over_replicas
+from plait.graph.watch import Watch, about_to_read, made
 
 REPLICAS = "replicas"
 ROW_SHARE = "row_share"
 WEIGHT_GRADIENTS = "weight_gradients"
+WATCH = "watch"
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class StageCode:
 
     `count_targets(rows, *inputs)` gives the target totals of a whole micro-batch; both it and the last
     arguments exist only where the stage's rows are split over replicas. A backward leaves what it puts off in
-    `weight_gradients`.
+    `weight_gradients`. `watch` is told of moments inside the forward, where the code is watched.
     """
 
     cut: StageCut
@@ -46,6 +48,7 @@ class StageCode:
     count_targets: fx.GraphModule | None
     split_rows: bool
     weight_gradients: WeightGradients
+    watch: Watch | None
 
     @property
     def modules(self) -> tuple[fx.GraphModule, ...]:
@@ -67,26 +70,32 @@ def build_stage(
     split_rows: bool = False,
     replicas: Any = None,
     split_backward: bool = False,
+    watched: bool = False,
 ) -> StageCode:
     """The code of `cut`.
 
     With `split_rows`, operations that mix rows go over `replicas`. With `split_backward`, the gradients of weights are
-    put off as far as `graph.deferred` knows how.
+    put off as far as `graph.deferred` knows how. With `watched`, the code tells of moments inside it.
     """
     # In the order of the model's code, whatever that of the atoms: gradients are then added up in the same order too.
     nodes = sorted(node for atom in model.atom_nodes[cut.start : cut.end] for node in atom)
     writer = _Writer(model, cut)
     totals = _target_totals(nodes) if split_rows else []
     writer.declare(nodes, totals)
+    moments = _Moments(model, cut, nodes) if watched else None
     for node in nodes:
+        if moments is not None and moments.reads.get(node):
+            writer.tell(about_to_read, tuple(moments.reads[node]))
         call = writer.over_replicas(node) if split_rows else None
         writer.write(node, call or (writer.with_weights_later(node) if split_backward else None))
+        for made_node in moments.made.get(node, ()) if moments is not None else ():
+            writer.tell(made, made_node.name, writer.new[made_node])
     outputs = [writer.new[_node_named(model, value.name)] for value in cut.sends]
     if cut.has_loss:
         outputs.append(writer.new[_loss_node(model)])
     writer.graph.output(tuple(outputs))
-    randomness, weight_gradients = Randomness(), WeightGradients()
-    extra = {RANDOMNESS: randomness, REPLICAS: replicas, WEIGHT_GRADIENTS: weight_gradients}
+    randomness, weight_gradients, watch = Randomness(), WeightGradients(), Watch()
+    extra = {RANDOMNESS: randomness, REPLICAS: replicas, WEIGHT_GRADIENTS: weight_gradients, WATCH: watch}
     return StageCode(
         cut=cut,
         module=writer.module(extra),
@@ -95,7 +104,33 @@ def build_stage(
         count_targets=_counter(model, cut, nodes, totals) if totals else None,
         split_rows=split_rows,
         weight_gradients=weight_gradients,
+        watch=watch if watched else None,
     )
+
+
+class _Moments:
+    """Before which node which parameters are read first, and after which node which values are there for others.
+
+    A value is there when its whole atom is done, whose nodes may overwrite it.
+    """
+
+    def __init__(self, model: Model, cut: StageCut, nodes: Sequence[fx.Node]) -> None:
+        self.reads: dict[fx.Node, list[str]] = {}
+        self.made: dict[fx.Node, list[fx.Node]] = {}
+        unread = {p.name for p in cut.parameters if p.trainable}
+        for node in nodes:
+            read = [
+                parameter_name(model.captured, source) for source in node.all_input_nodes if source.op == "get_attr"
+            ]
+            first = [name for name in dict.fromkeys(read) if name in unread]
+            unread -= set(first)
+            self.reads[node] = first
+        self.reads[nodes[0]] += sorted(unread)  # read in some other way
+        place = {node: index for index, node in enumerate(nodes)}
+        for value in cut.sends:
+            if value.producer + 1 < cut.end:
+                last = max(model.atom_nodes[value.producer], key=place.__getitem__)
+                self.made.setdefault(last, []).append(_node_named(model, value.name))
 
 
 class _Writer:
@@ -165,6 +200,10 @@ class _Writer:
             function, args = call
             mapped = fx.map_arg(args, lambda n: self.new.get(n, n))
             self.new[node] = self.graph.call_function(function, mapped)
+
+    def tell(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Writes a call that tells the watch of a moment."""
+        self.graph.call_function(function, (self.graph.create_node("get_attr", WATCH), *arguments))
 
     def with_weights_later(self, node: fx.Node) -> tuple[Any, tuple[Any, ...]] | None:
         """The call that computes a node and puts the gradients of its weights off, where there is one."""

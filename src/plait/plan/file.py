@@ -37,6 +37,7 @@ class _PlanFile(BaseModel):
     schedule: str
     stages: list[_Stage] = Field(min_length=1)
     sync: str = "ring"
+    overlap: Literal["off", "backward", "full"] = "full"
     lanes: list[str] = Field(default_factory=list)
     bucket_bytes: int = Field(default=DEFAULT_BUCKET_BYTES, ge=1)
     batch: Any = None
@@ -58,6 +59,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "schedule": plan.schedule,
         "stages": [asdict(stage) for stage in plan.stages],
         "sync": plan.sync,
+        "overlap": plan.overlap,
         "lanes": plan.lanes,
         "bucket_bytes": plan.bucket_bytes,
         "batch": plan.batch,
@@ -116,6 +118,7 @@ def load_plan(path: Path | str) -> Plan:
         schedule=parsed.schedule,
         stages=tuple(StagePlan(s.start, s.end, tuple(s.devices), tuple(s.shares), s.recompute) for s in parsed.stages),
         sync=parsed.sync,
+        overlap=parsed.overlap,
         lanes=tuple(parsed.lanes),
         bucket_bytes=parsed.bucket_bytes,
         batch=parsed.batch,

@@ -12,6 +12,8 @@ from plait.graph import Graph
 from plait.graph.cut import StageCut, cut
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
+# Gradients are summed when a rank has computed all; as soon as they are final; and until the next step needs the sums.
+OVERLAPS = ("off", "backward", "full")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Plan:
     schedule: str
     stages: tuple[StagePlan, ...]
     sync: str = "ring"  # how a stage's replicas sum their gradients: a name of `plait.cost.SYNCHRONISATIONS`
+    overlap: str = "full"  # of gradient sums with computation: one of `OVERLAPS`
     lanes: tuple[str, ...] = ()
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     batch: Any = None  # shape and type of an example batch (`plan.batches.describe`), to capture the model again

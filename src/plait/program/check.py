@@ -6,9 +6,12 @@
 3. `_everything_arrives`: every value a forward needs, and every gradient a backward needs, arrives once, in full.
 4. `_order`: on each rank, nothing is used before it is made, posted or handed over by another stage there.
 5. `_frees`: everything sent is waited for and forgotten, once.
-6. `synchronisation`: every parameter's bucket is summed by all its ranks and stepped once, in that order.
-7. `same_collectives`: ranks that sum together start their sums in the same order.
-8. `_no_deadlock`: run with all waits and no times (`waits`), every rank reaches its end.
+6. `insides`: what is to happen inside a computation stands right before one that it can happen in.
+7. `synchronisation`: every parameter's bucket is summed by all its ranks and stepped once, in that order; or waited for
+   and stepped before anything reads it, and summed then.
+8. `same_collectives`: ranks that sum together start their sums in the same order.
+9. `_no_deadlock`: run with all waits and no times (`waits`), every rank reaches its end. A step that waits for sums of
+   the one before does so before it begins any, and every rank has begun those before its end: so it goes on.
 
 Memory is checked by `memory.check_memory`, which needs costs. A violation names rank and instruction and
 prints the surrounding grid of ranks with the offending cell marked.
@@ -18,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
-from plait.program.check_sums import REDUCES, Violation, same_collectives, synchronisation
+from plait.program.check_sums import Violation, insides, same_collectives, synchronisation
 from plait.program.error import ProgramError
 from plait.program.garbage import no_collection
 from plait.program.instructions import Instruction, Op
@@ -41,6 +44,7 @@ def check_program(program: Program) -> None:
         _everything_arrives,
         _order,
         _frees,
+        insides,
         synchronisation,
         same_collectives,
         _no_deadlock,
@@ -59,7 +63,7 @@ def _computations(program: Program, ranks: list[Listing]) -> Iterator[Violation]
             yield shared[0], 0, "two stages of this rank do not share all their ranks and rows"
     for listing in ranks:
         for index, ins in listing.computations:
-            op, number, micro_batch, _, _, _, first, last = ins
+            op, number, micro_batch, _, _, _, first, last, _ = ins
             stage = program.stages[number] if 0 <= number < len(program.stages) else None
             if stage is None or listing.rank not in stage.ranks:
                 yield listing.rank, index, f"{ins} is not this rank's: stage {number} runs elsewhere"
@@ -101,7 +105,7 @@ def _messages(program: Program, ranks: list[Listing]) -> Iterator[Violation]:
         out, into = sent[channel], received[channel]
         for (send_index, send), (index, receive) in zip(out, into, strict=False):
             # value, whether its gradient, micro-batch and rows: all but who does it and with whom
-            if send[2:5] != receive[2:5] or send[6:] != receive[6:]:
+            if send[2:5] != receive[2:5] or send[6:8] != receive[6:8]:
                 yield sink, index, f"{receive} does not match what rank {source} sends at this point: {send}"
             if not _sends_its_own(program, source, send):
                 yield source, send_index, f"{send} is not of a stage of rank {source} that makes it"
@@ -135,7 +139,7 @@ def _everything_arrives(program: Program, ranks: list[Listing]) -> Iterator[Viol
     missing = set(_needed(program))
     for listing in ranks:
         for index, ins in listing.receives:
-            item = (listing.rank, *ins[1:])
+            item = (listing.rank, *ins[1:8])
             if item not in missing:
                 yield listing.rank, index, f"{ins} carries what nobody needs, or what has come before"
             missing.discard(item)
@@ -169,19 +173,12 @@ def _order(program: Program, ranks: list[Listing]) -> Iterator[Violation]:
         yield from _order_of_hand_overs(program, listing)
         for index, ins in listing.sends:
             made = listing.maker(ins.stage, ins.micro_batch, gradient=ins.gradient)
-            if made is None or made > index:
+            if made is None or (made > index and not ins.inside):
                 yield rank, index, f"{ins} comes before what it sends is made"
         for index, ins in listing.receives:
             used = listing.maker(ins.stage, ins.micro_batch, gradient=ins.gradient)
             if used is None or used < index:
                 yield rank, index, f"{ins} is posted after the computation that needs it"
-        last_of_stage = {ins.stage: index for index, ins in listing.computations}
-        last_of_all = listing.computations[-1][0] if listing.computations else -1
-        for index, ins in listing.collectives:
-            stage = _stage_of(program, ins)
-            late = last_of_all if stage is None else last_of_stage.get(stage, -1)
-            if ins.op is not Op.AWAIT and late > index:
-                yield rank, index, f"{ins} comes before {program.ranks[rank][late]}, which still adds to it"
 
 
 def _order_of_computations(listing: Listing) -> Iterator[Violation]:
@@ -231,12 +228,6 @@ def _frees(_: Program, ranks: list[Listing]) -> Iterator[Violation]:
                 yield listing.rank, index, f"{ins} comes before the backward and its sends are done"
         for index, ins in last_send.values():
             yield listing.rank, index, f"{ins} is never freed"
-
-
-def _stage_of(program: Program, ins: Instruction) -> int | None:
-    """The stage whose backwards fill a bucket; None where all of the rank's do."""
-    bucket = program.bucket_by_name.get(ins.name)
-    return None if ins.op not in REDUCES or bucket is None else bucket.stage
 
 
 def _no_deadlock(program: Program, _: list[Listing]) -> Iterator[Violation]:

@@ -3,8 +3,8 @@
 The schedule gives each rank its computations in order. Around them: a value is sent right after the
 forward that makes it and its gradient right after the backward (its input half, where it is split); receives
 are posted a few computations ahead, in the order in which the peer sends, and gradients freed a few backwards later: a
-slow link is never idle because one side is not ready yet; buckets are summed when the stage's last backward is done.
-Between stages on the same ranks nothing is sent (`HandOver`).
+slow link is never idle because one side is not ready yet. A value that a stage makes before its last atom is sent
+inside the forward. Between stages on the same ranks nothing is sent (`HandOver`). Gradient sums: `overlap`.
 
 [Note: frees] A FREE waits until its message has left, so it must not come where the receiver cannot have posted
 its receive yet, because that again waits for this rank. It is put after the first backward that some order of all
@@ -12,18 +12,19 @@ computations (`levels`) has at or after the one the receive is posted before: in
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from plait.cost import check_synchronisation
-from plait.graph import Graph
+from plait.graph import Graph, Parameter
 from plait.graph.cut import StageCut, stage_of_atom
 from plait.plan import Plan, micro_batch_sizes, split_rows
 from plait.plan.rows import Span
 from plait.program.garbage import no_collection
-from plait.program.instructions import COMPUTE, Instruction, Op
+from plait.program.instructions import Instruction, Op
 from plait.program.levels import levels
 from plait.program.messages import transfers
+from plait.program.overlap import Endings, synchronised
 from plait.program.program import TIED_PREFIX, Bucket, Edge, Program, StageTable, source_stage
 from plait.schedule import Action, Schedule, make_schedule, schedule_from_lanes
 
@@ -58,11 +59,20 @@ def compile_program(plan: Plan, graph: Graph, *, batch_rows: int | None = None, 
         schedule = _schedule(plan, len(sizes))
         computations = _computations(plan, schedule, stages, edges)
         _add_messages(computations, stages, edges)
-        endings = [list(dict.fromkeys(action.stage for action in reversed(lane)))[::-1] for lane in schedule.lanes]
-        position_of = {rank: place for place, lane in enumerate(endings) for s in lane for rank in stages[s].ranks}
+        overlap = "backward" if clip and plan.overlap == "full" else plan.overlap
+        endings = _endings(schedule)
+        ending_of = {rank: found for found in endings for stage in found.stages for rank in stages[stage].ranks}
         ranks = (
             tuple(
-                _synchronised(rank, _with_receives(rank, computations), endings[position_of[rank]], buckets, clip=clip)
+                synchronised(
+                    rank,
+                    _with_receives(rank, computations),
+                    stages,
+                    buckets,
+                    ending_of[rank],
+                    overlap=overlap,
+                    clip=clip,
+                )
             )
             for rank in range(plan.num_ranks)
         )
@@ -73,6 +83,12 @@ def _schedule(plan: Plan, micro_batches: int) -> Schedule:
     if plan.lanes:
         return schedule_from_lanes(plan.schedule, plan.lanes, plan.positions, micro_batches)
     return make_schedule(plan.schedule, plan.positions, micro_batches)
+
+
+def _endings(schedule: Schedule) -> list[Endings]:
+    split = {action.stage for lane in schedule.lanes for action in lane if action.kind == "W"}
+    backwards = [dict.fromkeys(action.stage for action in reversed(lane)) for lane in schedule.lanes]
+    return [Endings(list(stages)[::-1], split) for stages in backwards]
 
 
 def _stage_tables(plan: Plan, cuts: Sequence[StageCut], sizes: Sequence[int]) -> tuple[StageTable, ...]:
@@ -148,9 +164,15 @@ def _add_messages(computations: list[list[_Computation]], stages: Sequence[Stage
             for i, j, rows in transfers(value, making.rows[micro_batch], using.rows[micro_batch]):
                 source = (making.ranks[i], edge.producer, micro_batch)
                 sink = (using.ranks[j], consumer, micro_batch)
-                _add_message(value.name, rows, forward[source], forward[sink], source, sink, gradient=False)
+                early = value.producer + 1 < making.end
+                _add_message(
+                    value.name, rows, forward[source], forward[sink], source, sink, gradient=False, inside=early
+                )
                 if value.requires_grad:
                     _add_message(value.name, rows, backward[sink], backward[source], sink, source, gradient=True)
+
+    for computation in (*forward.values(), *backward.values()):
+        computation.sends.sort(key=lambda send: not send.inside)
 
 
 def _add_message(
@@ -162,9 +184,10 @@ def _add_message(
     sink: tuple[int, int, int],
     *,
     gradient: bool,
+    inside: bool = False,
 ) -> None:
     """Rows made by one computation for another; `source` and `sink` are rank, stage and micro-batch."""
-    maker.sends.append(Instruction(Op.SEND, *source[1:], name, gradient, sink[0], *rows))
+    maker.sends.append(Instruction(Op.SEND, *source[1:], name, gradient, sink[0], *rows, inside))
     user.receives.append(Instruction(Op.RECV, *sink[1:], name, gradient, source[0], *rows))
     maker.freed = max(maker.freed, user.posted)
 
@@ -191,8 +214,10 @@ def _with_receives(rank: int, computations: Sequence[Sequence[_Computation]]) ->
                     posted.add(earlier)
                     instructions.append(earlier)
             post_next += 1
+        early = [send for send in computation.sends if send.inside]
+        instructions += early
         instructions.append(computation.instruction)
-        instructions += computation.sends
+        instructions += computation.sends[len(early) :]
         op, stage, micro_batch = computation.instruction[:3]
         if op in _BACKWARDS:
             if (stage, micro_batch) in sent_forward:
@@ -224,63 +249,40 @@ def _arrivals(rank: int, computations: Sequence[Sequence[_Computation]]) -> dict
     return arriving
 
 
-def _synchronised(
-    rank: int,
-    instructions: Sequence[Instruction],
-    endings: Sequence[int],
-    buckets: Sequence[Bucket],
-    *,
-    clip: bool,
-) -> Iterator[Instruction]:
-    """The rank's instructions with sums of each stage's buckets right behind its last backward and what that sends.
-
-    Stages end in the order `endings`, also on a rank that has no rows for some of them.
-    """
-    own = [bucket for bucket in buckets if rank in bucket.ranks]
-    shared = [bucket for bucket in own if len(bucket.ranks) > 1]
-    last = {ins.stage: index for index, ins in enumerate(instructions) if ins.op in COMPUTE}
-    due = deque((stage, last.get(stage, -1)) for stage in endings)
-    for index, instruction in enumerate(instructions):
-        if instruction.op is not Op.SEND:
-            while due and due[0][1] < index:
-                stage, _ = due.popleft()
-                yield from (Instruction(Op.REDUCE, name=b.name) for b in shared if b.stage == stage)
-        yield instruction
-    for stage, _ in due:
-        yield from (Instruction(Op.REDUCE, name=b.name) for b in shared if b.stage == stage)
-    yield from (Instruction(Op.REDUCE_TIED, name=b.name) for b in shared if b.tied)
-    yield from (Instruction(Op.AWAIT, name=b.name) for b in shared)
-    yield Instruction(Op.LOSS)
-    if clip:
-        yield Instruction(Op.CLIP)
-    yield from (Instruction(Op.STEP, name=b.name) for b in own)
-
-
 def make_buckets(plan: Plan, cuts: Sequence[StageCut]) -> tuple[Bucket, ...]:
     """Each stage's own parameters in buckets of about `bucket_bytes`; a tied one apart, over all its holders."""
-    holders: dict[str, list[int]] = {}
+    holders: dict[str, list[StageCut]] = {}
     for part in cuts:
         for parameter in part.parameters:
             if parameter.trainable:
-                holders.setdefault(parameter.name, []).append(part.index)
+                holders.setdefault(parameter.name, []).append(part)
     buckets: list[Bucket] = []
     for part in cuts:
-        names: list[str] = []
+        members: list[Parameter] = []
         size = 0
         # Last layers first: their gradients are final first.
         own = [p for p in reversed(part.parameters) if p.trainable and len(holders[p.name]) == 1]
         for position, parameter in enumerate(own):
-            names.append(parameter.name)
+            members.append(parameter)
             size += parameter.num_bytes
             next_dtype = own[position + 1].dtype if position + 1 < len(own) else None
             if size >= plan.bucket_bytes or next_dtype != parameter.dtype:  # one flat tensor has one type
                 number = sum(b.name.startswith(f"s{part.index}.") for b in buckets)
                 ranks = plan.stage_ranks(part.index)
-                buckets.append(Bucket(f"s{part.index}.{number}", tuple(names), size, ranks, part.index))
-                names, size = [], 0
-    tied = {name: stages for name, stages in holders.items() if len(stages) > 1}
-    for number, (name, stages) in enumerate(tied.items()):
-        ranks = tuple(sorted({rank for stage in stages for rank in plan.stage_ranks(stage)}))
-        size = next(p.num_bytes for part in cuts for p in part.parameters if p.name == name)
-        buckets.append(Bucket(f"{TIED_PREFIX}{number}", (name,), size, ranks))
+                names = tuple(member.name for member in members)
+                readers = _readers(members, part)
+                buckets.append(Bucket(f"s{part.index}.{number}", names, size, ranks, (readers,), part.index))
+                members, size = [], 0
+    tied = {name: parts for name, parts in holders.items() if len(parts) > 1}
+    for number, (name, parts) in enumerate(tied.items()):
+        ranks = tuple(sorted({rank for part in parts for rank in plan.stage_ranks(part.index)}))
+        parameter = next(p for p in parts[0].parameters if p.name == name)
+        everywhere = tuple(_readers([parameter], part) for part in parts)
+        buckets.append(Bucket(f"{TIED_PREFIX}{number}", (name,), parameter.num_bytes, ranks, everywhere))
     return tuple(buckets)
+
+
+def _readers(parameters: Sequence[Parameter], part: StageCut) -> tuple[int, int]:
+    """The first and the last atom of a stage that reads any of the parameters."""
+    atoms = [atom for parameter in parameters for atom in parameter.atoms if part.start <= atom < part.end]
+    return min(atoms), max(atoms)

@@ -16,6 +16,15 @@
 
 SEND and RECV never block. `F` waits for the values of its stage and micro-batch, `B` for their
 gradients, `FREE` for its sends to have left.
+
+What happens inside a computation comes right before it and names it:
+
+| text                       | meaning                                                                              |
+|----------------------------|--------------------------------------------------------------------------------------|
+| `REDUCE bucket in s1 m7`   | start the sum in the backward (B or W) that follows, once the gradients are final    |
+| `AWAIT bucket in s0 m0`,   | before the forward that follows reads a parameter of the bucket, wait for the sum of |
+| `STEP bucket in s0 m0`     | the step before and update; sooner, where the rank has nothing else to do            |
+| `SEND s0 m0 add_3 … in`    | start sending inside the forward that follows, once the value is there               |
 """
 
 import re
@@ -54,6 +63,7 @@ class Instruction(NamedTuple):
     peer: int = -1
     first_row: int = 0
     last_row: int = 0  # exclusive
+    inside: bool = False  # the computation that follows
 
     @property
     def rows(self) -> int:
@@ -61,7 +71,7 @@ class Instruction(NamedTuple):
 
     def __str__(self) -> str:
         if self.op in _BUCKET_OPS:
-            return f"{self.op} {self.name}"
+            return f"{self.op} {self.name}" + (f" in s{self.stage} m{self.micro_batch}" if self.inside else "")
         if self.op in (Op.CLIP, Op.LOSS):
             return str(self.op)
         head = f"{self.op} s{self.stage} m{self.micro_batch}"
@@ -71,12 +81,13 @@ class Instruction(NamedTuple):
         if self.op in COMPUTE:
             return f"{head} {rows}"
         value = f"d({self.name})" if self.gradient else self.name
-        return f"{head} {value} {rows} {'to' if self.op is Op.SEND else 'from'} {self.peer}"
+        end = " in" if self.inside else ""
+        return f"{head} {value} {rows} {'to' if self.op is Op.SEND else 'from'} {self.peer}{end}"
 
 
 _COMPUTE = re.compile(r"([FBIW]) s(\d+) m(\d+) rows (\d+):(\d+)")
-_MESSAGE = re.compile(r"(SEND|RECV) s(\d+) m(\d+) (d\()?([^\s()]+)\)? rows (\d+):(\d+) (?:to|from) (\d+)")
-_BUCKET = re.compile(r"(REDUCE|REDUCE_TIED|AWAIT|STEP) (\S+)")
+_MESSAGE = re.compile(r"(SEND|RECV) s(\d+) m(\d+) (d\()?([^\s()]+)\)? rows (\d+):(\d+) (?:to|from) (\d+)( in)?")
+_BUCKET = re.compile(r"(REDUCE|REDUCE_TIED|AWAIT|STEP) (\S+)(?: in s(\d+) m(\d+))?")
 _FREE = re.compile(r"FREE s(\d+) m(\d+)( d)?")
 
 
@@ -98,9 +109,12 @@ def parse_instruction(text: str) -> Instruction:
             int(match[8]),
             int(match[6]),
             int(match[7]),
+            match[9] is not None,
         )
     if match := _BUCKET.fullmatch(text):
-        return Instruction(Op(match[1]), name=match[2])
+        if match[3] is None:
+            return Instruction(Op(match[1]), name=match[2])
+        return Instruction(Op(match[1]), int(match[3]), int(match[4]), match[2], inside=True)
     if match := _FREE.fullmatch(text):
         return Instruction(Op.FREE, int(match[1]), int(match[2]), gradient=match[3] is not None)
     if text in (Op.CLIP, Op.LOSS):

@@ -20,6 +20,7 @@ class Listing:
     receives: list[Placed] = field(default_factory=list)
     frees: list[Placed] = field(default_factory=list)
     collectives: list[Placed] = field(default_factory=list)  # sums, waits for them, steps, loss and norm
+    inside: list[Placed] = field(default_factory=list)  # of those above, what happens inside the computation to come
     place: dict[tuple[Op, int, int], int] = field(default_factory=dict)
 
     def maker(self, stage: int, micro_batch: int, *, gradient: bool) -> int | None:
@@ -38,6 +39,8 @@ def _listing(rank: int, instructions: tuple[Instruction, ...]) -> Listing:
     found = Listing(rank)
     for placed in enumerate(instructions):
         op = placed[1][0]
+        if placed[1][8]:
+            found.inside.append(placed)
         if op is _SEND:
             found.sends.append(placed)
         elif op is _RECV:

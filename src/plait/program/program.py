@@ -19,13 +19,15 @@ TIED_PREFIX = "tied."  # of the names of buckets whose parameter several stages 
 class Bucket:
     """Parameters whose gradients are summed together over `ranks` and updated together.
 
-    They belong to one `stage`, or are one tied parameter of several.
+    They belong to one `stage`, or are one tied parameter of several. `readers` are the first and the last atom of each
+    of these stages that read any of them: a forward needs them from the first on, a backward is done with them there.
     """
 
     name: str
     parameters: tuple[str, ...]
     num_bytes: int
     ranks: tuple[int, ...]
+    readers: tuple[tuple[int, int], ...]
     stage: int | None = None
 
     @property

@@ -56,8 +56,8 @@ class _Reader:
             self.edges.append(_edge(json.loads(rest)))
         elif word == "bucket":
             data = json.loads(rest)
-            parameters, ranks = tuple(data["parameters"]), tuple(data["ranks"])
-            self.buckets.append(Bucket(**{**data, "parameters": parameters, "ranks": ranks}))
+            lists = {field: tuple(data[field]) for field in ("parameters", "ranks")}
+            self.buckets.append(Bucket(**{**data, **lists, "readers": tuple(map(tuple, data["readers"]))}))
         elif word == "rank":
             self.ranks.append([])
         elif word:

@@ -10,6 +10,8 @@ _Message = tuple[int, int]  # channel, number on it
 # Looked up once: a member of an enumeration costs four times a plain name.
 _SEND, _RECV, _FREE, _F = Op.SEND, Op.RECV, Op.FREE, Op.F
 _COMPUTES_FROM_MESSAGES = frozenset({Op.F, Op.B, Op.I})
+_COMPUTES = frozenset({Op.F, Op.B, Op.I, Op.W})
+_REDUCES = frozenset({Op.REDUCE, Op.REDUCE_TIED})
 
 
 def stuck_ranks(program: Program) -> list[tuple[int, int]]:
@@ -37,6 +39,7 @@ class _WaitMachine:
         self.unfreed: list[dict[_Key, list[_Message]]] = [{} for _ in range(self.num_ranks)]
         self.joined: dict[object, set[int]] = {}
         self.waiting: dict[object, list[int]] = {}
+        self.inside: list[list[Instruction]] = [[] for _ in range(self.num_ranks)]  # the computation to come
         self.runnable = deque(range(self.num_ranks))
 
     def run(self) -> None:
@@ -48,10 +51,11 @@ class _WaitMachine:
         position, end = self.position[rank], len(instructions)
         while position < end:
             instruction = instructions[position]
-            op, stage, micro_batch, _, gradient, peer, _, _ = instruction
-            if op is _SEND:
-                key = (stage, micro_batch, gradient)
-                self._count(rank * self.num_ranks + peer, self.sent, self.unfreed[rank], key)
+            op, stage, micro_batch, _, gradient, peer, _, _, inside = instruction
+            if inside:
+                self.inside[rank].append(instruction)
+            elif op is _SEND:
+                self._send(rank, instruction)
             elif op is _RECV:
                 key = (stage, micro_batch, gradient)
                 self._count(peer * self.num_ranks + rank, self.posted, self.needs[rank], key)
@@ -62,6 +66,10 @@ class _WaitMachine:
                 break
             position += 1
         self.position[rank] = position
+
+    def _send(self, rank: int, ins: Instruction) -> None:
+        key = (ins.stage, ins.micro_batch, ins.gradient)
+        self._count(rank * self.num_ranks + ins.peer, self.sent, self.unfreed[rank], key)
 
     def _count(self, channel: int, counts: dict[int, int], book: dict[_Key, list[_Message]], key: _Key) -> None:
         """One more message on the channel, noted in the rank's book; who waited for it goes on."""
@@ -84,6 +92,22 @@ class _WaitMachine:
 
     def _do(self, rank: int, ins: Instruction) -> bool:
         """Does a computation or a collective if it need not wait; tells whether it was done."""
+        if ins[0] in _COMPUTES:
+            if not self._compute(rank, ins):
+                return False
+            if self.inside[rank]:
+                self._do_inside(rank)
+        elif ins.op in _REDUCES:
+            self._join(rank, ins.name)
+        elif ins.op is Op.AWAIT:
+            # A rank that has not begun the sum waits for that of the step before, which all have begun.
+            begun = rank in self.joined.get(ins.name, ())
+            return not begun or self._all_joined(rank, ins.name, set(self.program.bucket_by_name[ins.name].ranks))
+        elif ins.op in (Op.LOSS, Op.CLIP):
+            return self._meet(rank, ins.op, set(range(self.num_ranks)))
+        return True
+
+    def _compute(self, rank: int, ins: Instruction) -> bool:
         op, number, micro_batch = ins[:3]
         if op in _COMPUTES_FROM_MESSAGES:
             needed = self.needs[rank].get((number, micro_batch, op is not _F))
@@ -93,12 +117,16 @@ class _WaitMachine:
             if stage.coupled:
                 spans = zip(stage.ranks, stage.rows[micro_batch], strict=True)
                 return self._meet(rank, ins[:3], {r for r, (first, last) in spans if last > first})
-        elif op is Op.AWAIT:
-            # Some ways of summing take several rounds, whose later ones begin when all ranks wait for the sum.
-            return self._meet(rank, ins[:4], set(self.program.bucket_by_name[ins.name].ranks))
-        elif op in (Op.LOSS, Op.CLIP):
-            return self._meet(rank, op, set(range(self.num_ranks)))
         return True
+
+    def _do_inside(self, rank: int) -> None:
+        """What happens inside a computation that need not wait."""
+        for ins in self.inside[rank]:
+            if ins.op is _SEND:
+                self._send(rank, ins)
+            elif ins.op in _REDUCES:
+                self._join(rank, ins.name)
+        self.inside[rank].clear()
 
     def _meet(self, rank: int, where: object, ranks: set[int]) -> bool:
         """All of `ranks` must be here before any goes on."""

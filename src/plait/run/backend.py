@@ -1,6 +1,6 @@
 """What the executor needs of whoever computes: code on a device, compiled or not, or a clock that stands for one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,18 +36,31 @@ class MicroBatch:
     num_rows: int
 
 
+Calls = Mapping[str, Callable[[], None]]  # what to do inside a computation, by bucket or value
+NOTHING: Calls = {}
+
+
 class Stage(Protocol):
     """One stage on one rank. Messages are tensors as they lie in memory; rows are numbered within the micro-batch."""
 
-    def forward(self, micro: "InFlight", batch: MicroBatch) -> None:
-        """Makes the outputs of `micro.rows` from what was received."""
+    def forward(
+        self, micro: "InFlight", batch: MicroBatch, before_use: Calls = NOTHING, when_made: Calls = NOTHING
+    ) -> None:
+        """Makes the outputs of `micro.rows` from what was received.
+
+        Calls each of `before_use` before it reads a parameter of that bucket, and each of `when_made` once that output
+        is there, if it can tell when that is.
+        """
         ...
 
-    def backward(self, micro: "InFlight", loss_weight: float) -> None:
-        """Makes the gradients of what was received; of the weights' gradients, all that cannot be put off."""
+    def backward(self, micro: "InFlight", loss_weight: float, when_final: Calls = NOTHING) -> None:
+        """Makes the gradients of what was received; of the weights' gradients, all that cannot be put off.
+
+        Calls those of `when_final` whose bucket's gradients are final, as far as it can tell.
+        """
         ...
 
-    def add_weight_gradients(self, micro: "InFlight") -> None:
+    def add_weight_gradients(self, micro: "InFlight", when_final: Calls = NOTHING) -> None:
         """The rest of the backward."""
         ...
 

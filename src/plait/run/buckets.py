@@ -35,6 +35,7 @@ class GradientBucket:
         self.parameters = {name: parameters[name] for name in bucket.parameters}
         self.apart = apart and len(bucket.ranks) == 1
         self.optimizer = optimizer(list(self.parameters.values()))
+        self.scheduler: torch.optim.lr_scheduler.LRScheduler | None = None  # goes on with each step of this bucket
         self._counts: dict[str, Tensor] = {}
         if not self.apart:
             self._put_together(skippable)
@@ -67,6 +68,8 @@ class GradientBucket:
         self.optimizer.step()
         for name, gradient in held.items():
             self.parameters[name].grad = gradient
+        if self.scheduler is not None:
+            self.scheduler.step()
 
     def left_out(self) -> list[str]:
         """Parameters that got no gradient in this step, on any rank."""

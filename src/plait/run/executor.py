@@ -1,12 +1,17 @@
 """The executor: one rank's instructions, read with torch.distributed.
 
 Every instruction is one method. Whatever waits does so through `_wait`, so that a failure says which rank,
-stage and micro-batch it met and what was being waited for.
+stage and micro-batch it met and what was being waited for. What happens inside a computation is handed to the stage,
+which calls it when its time has come; what the stage cannot time is done right behind it.
+
+[Note: under way] Sums that a program does not await go on between steps. The next step awaits and uses them, sooner
+than it must where the rank would wait for others; `finish` does so when there is no next step.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -20,6 +25,8 @@ from plait.run.stage import InFlight
 from plait.run.summing import Summing
 from plait.run.transport import Pending, Transport
 from plait.simulate import Span
+
+_GLANCE, _GLANCING = 5e-5, 1.0  # seconds between looks for sums that have come, and after which a rank just waits
 
 
 @dataclass
@@ -71,6 +78,7 @@ class Executor:
         self.summing = summing
         self.clip_norm = clip_norm
         self.at: tuple[int, Instruction | None] = (0, None)  # step and instruction, written for the control thread
+        self.under_way: dict[str, tuple[Pending, Moment]] = {}  # sums by bucket, in the order of their use
 
     @property
     def position(self) -> str:
@@ -86,6 +94,20 @@ class Executor:
         """One step."""
         return _Step(self, program, inputs).run()
 
+    def finish(self) -> None:
+        """Awaits and uses the sums that the last step left under way."""
+        for name in list(self.under_way):
+            pending, _ = self.under_way.pop(name)
+            self.wait(pending, Instruction(Op.AWAIT, name=name))
+            self.buckets[name].step()
+
+    def wait(self, pending: Pending, ins: Instruction) -> None:
+        try:
+            pending.wait()
+        except RuntimeError as error:
+            why = f"waited for {ins} in vain: {str(error).splitlines()[0][:200]}"
+            raise RankFailure(self.rank, self.position, why, lost_peer=True) from error
+
 
 class _Step:
     def __init__(self, executor: Executor, program: Program, inputs: StepInputs) -> None:
@@ -100,7 +122,11 @@ class _Step:
         self.flying: dict[tuple[int, int], InFlight] = {}
         self.arriving: dict[tuple[int, int, bool], list[_Arriving]] = {}
         self.sending: dict[tuple[int, int, bool], list[Pending]] = {}
-        self.reducing: dict[str, tuple[Pending, Moment]] = {}
+        self.inside: list[Instruction] = []  # the computation to come
+        self.begun: Moment = None  # the part of a computation that is being done
+        self.summed: set[str] = set()  # buckets whose sums are there, not yet used
+        self.sums_begun: set[str] = set()  # in this step
+        self.awaited = [ins.name for ins in program.ranks[executor.rank] if ins.op is Op.AWAIT]  # as they are needed
         self.takes: dict[int, list[tuple[Value, int]]] = {}  # by stage: what it takes from which other one here
         self.gives: dict[int, list[tuple[Value, int]]] = {}  # and what it gives to which
         for value, source, sink in program.hand_overs:
@@ -111,7 +137,7 @@ class _Step:
         self.result = StepResult(rank=executor.rank, clock=executor.clock)
 
     def run(self) -> StepResult:
-        actions = {
+        self.actions: Mapping[Op, Callable[[Instruction], None]] = {
             Op.F: self._forward,
             Op.B: self._backward,
             Op.I: self._backward,
@@ -126,15 +152,21 @@ class _Step:
             Op.STEP: self._update,
             Op.LOSS: self._share_loss,
         }
-        for bucket in self.executor.buckets.values():
-            bucket.clear()
+        for name, bucket in self.executor.buckets.items():
+            if name not in self.executor.under_way:
+                bucket.clear()
         for instruction in self.program.ranks[self.rank]:
+            if instruction.inside:
+                self.inside.append(instruction)
+                continue
             self.executor.at = (self.inputs.step, instruction)
             try:
-                actions[instruction.op](instruction)
+                self.actions[instruction.op](instruction)
             except RankFailure:
+                self.executor.under_way.clear()  # they may never come
                 raise
             except Exception as error:
+                self.executor.under_way.clear()  # they may never come
                 raise RankFailure(
                     self.rank, self.executor.position, f"{type(error).__name__}: {error}", lost_peer=is_lost_peer(error)
                 ) from error
@@ -146,14 +178,44 @@ class _Step:
     def _forward(self, ins: Instruction) -> None:
         stage = self.executor.stages[ins.stage]
         micro = self._in_flight(ins)
+        inside = self._taken_inside()
+        self._use_what_is_there([what.name for what in inside if what.op is Op.AWAIT])
         self._collect(ins, False)
         for value, source in self.takes.get(ins.stage, ()):
             micro.received[value.name] = self.flying[source, ins.micro_batch].value(value.name).detach()
-        start = self.clock.now()
-        stage.forward(micro, self._micro_batch(ins))
+        before_use = self._calls(ins, [what for what in inside if what.op in (Op.AWAIT, Op.STEP)])
+        when_made = self._calls_in_order(ins, [what for what in inside if what.op is Op.SEND])
+        self.begun = self.clock.now()
+        stage.forward(micro, self._micro_batch(ins), before_use, when_made)
         if micro.loss is not None:
             self.losses.append(micro.loss.detach().double() * (ins.rows / self.program.batch_rows))
-        self._record("compute", ins, start)
+        self._record("compute", ins, self.begun)
+        self._call_the_rest(when_made)
+
+    def _taken_inside(self) -> list[Instruction]:
+        inside, self.inside = self.inside, []
+        return inside
+
+    def _calls(self, computation: Instruction, inside: Sequence[Instruction]) -> dict[str, Callable[[], None]]:
+        """By bucket or value, what to do in the middle of a computation. A call forgets itself."""
+        by_name: dict[str, list[Instruction]] = {}
+        for what in inside:
+            by_name.setdefault(what.name, []).append(what)
+        calls: dict[str, Callable[[], None]] = {}
+
+        def call(name: str) -> None:
+            del calls[name]
+            self._record("compute", computation, self.begun)
+            for what in by_name[name]:
+                self.actions[what.op](what)
+            self.begun = self.clock.now()
+
+        calls |= {name: partial(call, name) for name in by_name}
+        return calls
+
+    def _call_the_rest(self, calls: Mapping[str, Callable[[], None]]) -> None:
+        for call in list(calls.values()):
+            call()
 
     def _micro_batch(self, ins: Instruction) -> MicroBatch:
         index = ins.micro_batch
@@ -166,16 +228,40 @@ class _Step:
             gradient = self.flying[sink, ins.micro_batch].input_gradients.pop(value.name, None)
             if gradient is not None:
                 micro.add_gradient(value.name, gradient)
-        start = self.clock.now()
-        stage.backward(micro, ins.rows / self.program.batch_rows)
+        when_final = self._calls_in_order(ins, self._taken_inside())
+        self.begun = self.clock.now()
+        stage.backward(micro, ins.rows / self.program.batch_rows, when_final)
         if ins.op is Op.B:
-            stage.add_weight_gradients(micro)
-        self._record("compute", ins, start)
+            stage.add_weight_gradients(micro, when_final)
+        self._record("compute", ins, self.begun)
+        self._call_the_rest(when_final)
 
     def _add_weight_gradients(self, ins: Instruction) -> None:
-        start = self.clock.now()
-        self.executor.stages[ins.stage].add_weight_gradients(self.flying[ins.stage, ins.micro_batch])
-        self._record("compute", ins, start)
+        when_final = self._calls_in_order(ins, self._taken_inside())
+        self.begun = self.clock.now()
+        micro = self.flying[ins.stage, ins.micro_batch]
+        self.executor.stages[ins.stage].add_weight_gradients(micro, when_final)
+        self._record("compute", ins, self.begun)
+        self._call_the_rest(when_final)
+
+    def _calls_in_order(self, computation: Instruction, inside: Sequence[Instruction]) -> dict[str, Callable[[], None]]:
+        """Peers expect sums and messages in the order of the program, so what is ready sooner waits for those before.
+
+        Several messages with rows of one value leave together.
+        """
+        begin = self._calls(computation, inside)
+        waiting = list(begin)
+        ready: set[str] = set()
+        calls: dict[str, Callable[[], None]] = {}
+
+        def call(name: str) -> None:
+            del calls[name]
+            ready.add(name)
+            while waiting and waiting[0] in ready:
+                begin[waiting.pop(0)]()
+
+        calls |= {name: partial(call, name) for name in waiting}
+        return calls
 
     def _in_flight(self, ins: Instruction) -> InFlight:
         """The micro-batch on this stage; receives may have made it before its forward comes."""
@@ -236,15 +322,30 @@ class _Step:
 
     def _reduce(self, ins: Instruction) -> None:
         bucket = self.executor.buckets[ins.name]
-        now = self.clock.now()
-        self.reducing[ins.name] = self.executor.summing.start(self.transport, bucket.flat, bucket.bucket.ranks), now
+        pending = self.executor.summing.start(self.transport, bucket.flat, bucket.bucket.ranks)
+        self.executor.under_way[ins.name] = pending, self.clock.now()
+        self.sums_begun.add(ins.name)
 
     def _await(self, ins: Instruction) -> None:
-        pending, since = self.reducing.pop(ins.name)
+        """There is nothing to await in the first of all steps, or where a sum of the step before is used already."""
+        if ins.name not in self.executor.under_way:
+            return
+        pending, since = self.executor.under_way.pop(ins.name)
         start = self.clock.now()
         self._wait(pending, ins)
         self._record("wait", ins, start)
-        self._record("reduce", ins, since)
+        if ins.name in self.sums_begun:
+            self._record("reduce", ins, since)
+        self.summed.add(ins.name)
+
+    def _use_what_is_there(self, names: Sequence[str]) -> None:
+        """Sums that have come are used as long as nobody waits for this rank."""
+        for name in names:
+            if name in self.executor.under_way:
+                if not self.executor.under_way[name][0].done():
+                    return
+                self._await(Instruction(Op.AWAIT, name=name))
+                self._update(Instruction(Op.STEP, name=name))
 
     def _clip(self, ins: Instruction) -> None:
         """Scales all gradients to the true global norm; each parameter is counted on one rank only."""
@@ -261,8 +362,15 @@ class _Step:
         self.result.gradient_norm = norm
 
     def _update(self, ins: Instruction) -> None:
+        bucket = self.executor.buckets[ins.name]
+        if len(bucket.bucket.ranks) > 1:
+            if ins.name not in self.summed:
+                return
+            self.summed.remove(ins.name)
         start = self.clock.now()
-        self.executor.buckets[ins.name].step()
+        bucket.step()
+        if ins.name not in self.sums_begun and len(bucket.bucket.ranks) > 1:
+            bucket.clear()  # for the gradients of this step
         self._record("compute", ins, start)
 
     def _share_loss(self, ins: Instruction) -> None:
@@ -270,22 +378,23 @@ class _Step:
         self.result.loss = float(self._meet(own, ins))
 
     def _meet(self, number: Tensor, ins: Instruction) -> Tensor:
-        """The sum of a number over all ranks."""
+        """The sum of a number over all ranks. Until the last of them has come, sums are used that have."""
         start = self.clock.now()
         total = number.reshape(1)
         everybody = tuple(range(self.transport.num_ranks))
-        self._wait(self.transport.all_reduce(total, everybody, "meeting"), ins)
+        pending = self.transport.all_reduce(total, everybody, "meeting")
+        limit = time.monotonic() + _GLANCING
+        while self.executor.under_way and not pending.done() and time.monotonic() < limit:
+            self._use_what_is_there(self.awaited)
+            time.sleep(_GLANCE)
+        self._wait(pending, ins)
         self._record("wait", ins, start)
         return total[0]
 
     # Waiting and recording
 
     def _wait(self, pending: Pending, ins: Instruction) -> None:
-        try:
-            pending.wait()
-        except RuntimeError as error:
-            why = f"waited for {ins} in vain: {str(error).splitlines()[0][:200]}"
-            raise RankFailure(self.rank, self.executor.position, why, lost_peer=True) from error
+        self.executor.wait(pending, ins)
 
     def _record(self, lane: str, ins: Instruction, start: Moment) -> None:
         self.result.records.append((lane, ins, start, self.clock.now()))

@@ -1,17 +1,20 @@
 """One stage on one rank while a step runs: its micro-batches in flight, forward and backward."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from plait.graph import Value
-from plait.graph.deferred import run_deferred
-from plait.graph.stage import StageCode
+from plait.graph.deferred import PutOff, run_deferred
+from plait.graph.stage import WEIGHT_GRADIENTS, StageCode
 from plait.plan.rows import Span
-from plait.run.backend import MicroBatch
+from plait.run.backend import NOTHING, Calls, MicroBatch
+from plait.run.final import Countdown, told_of_each
 
 
 @dataclass
@@ -30,7 +33,7 @@ class InFlight:
     passed_on: dict[str, Tensor] = field(default_factory=dict)
     input_gradients: dict[str, Tensor] = field(default_factory=dict)
     buffers: dict[str, Tensor] = field(default_factory=dict)  # as they were before a forward to be done again
-    weight_gradients: list[Callable[[], None]] = field(default_factory=list)
+    weight_gradients: list[PutOff] = field(default_factory=list)
 
     def value(self, name: str) -> Tensor:
         """A value that this stage made or has received."""
@@ -47,12 +50,25 @@ class StageRun:
 
     With `recompute` a forward keeps nothing but what it received, and the backward begins with a forward. What that
     writes (`written`: BatchNorm statistics, say) it writes into copies of what the first forward found.
+    `buckets` has the names of the parameters of each bucket.
     """
 
     def __init__(
-        self, code: StageCode, device: torch.device, *, recompute: bool = False, written: Set[str] = frozenset()
+        self,
+        code: StageCode,
+        device: torch.device,
+        *,
+        recompute: bool = False,
+        written: Set[str] = frozenset(),
+        buckets: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.code = code
+        self._puts_off = any(node.target == WEIGHT_GRADIENTS for node in code.module.graph.find_nodes(op="get_attr"))
+        parameters = code.named_parameters()
+        self.buckets = {
+            bucket: {name: parameters[name] for name in names if name in parameters}
+            for bucket, names in (buckets or {}).items()
+        }
         self.device = device
         self.recompute = recompute
         self.written = written
@@ -79,14 +95,44 @@ class StageRun:
     def _zeros(self, name: str, rows: Span) -> Tensor:
         return from_memory(self.values[name], self.buffer(name, rows[1] - rows[0]).zero_())
 
-    def forward(self, micro: InFlight, batch: MicroBatch) -> None:
+    def forward(
+        self, micro: InFlight, batch: MicroBatch, before_use: Calls = NOTHING, when_made: Calls = NOTHING
+    ) -> None:
         micro.batch = batch
-        if not self.recompute:
-            self._run(micro, batch)
+        with self._watched(micro, before_use, when_made):
+            if not self.recompute:
+                self._run(micro, batch)
+                return
+            micro.buffers = {name: self.code.module.get_buffer(name).clone() for name in self.written}
+            with torch.no_grad():
+                self._run(micro, batch)
+
+    @contextmanager
+    def _watched(self, micro: InFlight, before_use: Calls, when_made: Calls) -> Iterator[None]:
+        """Calls forget themselves: `before_use` then no longer has them. Those of unread parameters come in the end."""
+        watch = self.code.watch
+        if watch is None or not (before_use or when_made):
+            for call in list(before_use.values()):
+                call()
+            yield
             return
-        micro.buffers = {name: self.code.module.get_buffer(name).clone() for name in self.written}
-        with torch.no_grad():
-            self._run(micro, batch)
+
+        def use(bucket: str) -> None:
+            if bucket in before_use:
+                before_use[bucket]()
+
+        def keep(name: str, value: Tensor) -> None:
+            micro.outputs[name] = value
+            when_made[name]()
+
+        watch.reads = {name: partial(use, bucket) for bucket in before_use for name in self.buckets[bucket]}
+        watch.values = {name: partial(keep, name) for name in when_made}
+        try:
+            yield
+        finally:
+            watch.reads, watch.values = {}, {}
+        for call in list(before_use.values()):
+            call()
 
     def _forward_again(self, micro: InFlight) -> None:
         """Makes what the forward has not kept."""
@@ -120,8 +166,11 @@ class StageRun:
         randomness.seed, randomness.step = batch.inputs.seed, batch.inputs.step
         randomness.micro_batch, randomness.row_offset = batch.index, micro.rows[0]
 
-    def backward(self, micro: InFlight, loss_weight: float) -> None:
-        """Leaves the gradients of what was received, and adds to the parameters' those that are not put off."""
+    def backward(self, micro: InFlight, loss_weight: float, when_final: Calls = NOTHING) -> None:
+        """Leaves the gradients of what was received, and adds to the parameters' those that are not put off.
+
+        Where none are put off in this stage, gradients are final when autograd has added to them.
+        """
         if self.recompute:
             self._forward_again(micro)
         tensors: list[Tensor] = []
@@ -133,7 +182,8 @@ class StageRun:
         if micro.loss is not None:
             tensors.append(micro.loss)
             gradients.append(torch.full_like(micro.loss, loss_weight))
-        torch.autograd.backward(tensors, gradients)
+        with told_of_each(self._awaited(when_final), when_final):
+            torch.autograd.backward(tensors, gradients)
         micro.weight_gradients = self.code.weight_gradients.take()
         micro.outputs, micro.output_gradients, micro.loss = {}, {}, None
         found = {name: leaf.grad for name, leaf in micro.received.items()}
@@ -144,9 +194,27 @@ class StageRun:
             micro.input_gradients[name] = gradient if own is None else own + gradient
         micro.passed_on = {}
 
-    def add_weight_gradients(self, micro: InFlight) -> None:
-        """The rest of the backward."""
-        run_deferred(micro.weight_gradients)
+    def _awaited(self, when_final: Calls) -> dict[str, list[nn.Parameter]]:
+        """The parameters of the buckets somebody asks for, if autograd alone adds to their gradients."""
+        return {} if self._puts_off else {bucket: list(self.buckets[bucket].values()) for bucket in when_final}
+
+    def add_weight_gradients(self, micro: InFlight, when_final: Calls = NOTHING) -> None:
+        """The rest of the backward. A bucket is final when nothing that is put off adds to it any more."""
+        if not when_final:
+            run_deferred(micro.weight_gradients)
+            return
+        waiting = micro.weight_gradients
+        count = Counter(id(parameter) for later in waiting for parameter in later.parameters)
+        left = Countdown(
+            {bucket: sum(count[id(p)] for p in self.buckets[bucket].values()) for bucket in when_final}, when_final
+        )
+        bucket_of = {id(p): bucket for bucket in when_final for p in self.buckets[bucket].values()}
+
+        def done(later: PutOff) -> None:
+            for parameter in later.parameters:
+                left.less(bucket_of.get(id(parameter)))
+
+        run_deferred(waiting, done)
 
     def output_rows(self, micro: InFlight, name: str, first: int, last: int) -> Tensor:
         """These rows of a value this stage made, ready to be sent."""

@@ -165,3 +165,6 @@ class _Promised:
 
     def wait(self) -> None:
         self._done.result()
+
+    def done(self) -> bool:
+        return self._done.done()

@@ -3,7 +3,7 @@
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -196,14 +196,20 @@ class Trainer:
         self._programs: dict[int, Program] = {}
         self._clip = clip_norm is not None
         program = self.program(plan.batch_size)
-        split = {ins.stage for ins in program.ranks[self.rank] if ins.op is Op.W}
-        codes = {i: self._stage_code(model, i, split_backward=i in split) for i in program.stages_of_rank(self.rank)}
+        own = program.ranks[self.rank]
+        split = {ins.stage for ins in own if ins.op is Op.W}
+        watched = {ins.stage for ins in own if ins.inside}
+        codes = {
+            i: self._stage_code(model, i, split_backward=i in split, watched=i in watched)
+            for i in program.stages_of_rank(self.rank)
+        }
         self._unused = self._unused_tensors(model) if self.rank == 0 else {}
         if origin is not None:
             self._unused = origin.fill([m for code in codes.values() for m in code.modules], self._unused)
         for code in codes.values():
             place_stage(code, self.device)
-        self.stages = {index: self._stage_run(model, index, code) for index, code in codes.items()}
+        own_buckets = {b.name: b.parameters for b in program.buckets if self.rank in b.ranks}
+        self.stages = {index: self._stage_run(model, index, code, own_buckets) for index, code in codes.items()}
         self._buffers = {n: b for s in self.stages.values() for n, b in s.code.named_buffers().items()}
         self._parameters = {n: p for s in self.stages.values() for n, p in s.code.named_parameters().items()}
         self._equalise()
@@ -230,10 +236,15 @@ class Trainer:
         rows = batch_rows(batch)
         inputs = named_inputs(self._captured, batch, step=self.steps, seed=self.seed, device=self.device)
         self.last = self.executor.run(self.program(rows), inputs)
-        for scheduler in self._schedulers:
-            scheduler.step()
         self.steps += 1
         return self.last.loss
+
+    def finish(self) -> None:
+        """Uses the gradient sums that the last step has left under way: from here on every weight is up to date.
+
+        Whatever reads or writes weights through the trainer does so first.
+        """
+        self.executor.finish()
 
     def program(self, rows: int) -> Program:
         """The checked program for a batch of `rows` rows; a short last batch has its own."""
@@ -262,10 +273,12 @@ class Trainer:
 
     def state(self) -> dict[str, Tensor]:
         """Parameters and buffers of this rank, by original name."""
+        self.finish()
         return {**self._parameters, **self._buffers, **self._unused}
 
     def gradients(self) -> dict[str, Tensor]:
         """Gradients of the last step on this rank, by original name."""
+        self.finish()
         return {
             name: parameter.grad
             for bucket in self.buckets.values()
@@ -275,6 +288,7 @@ class Trainer:
 
     def save(self, path: Path | str) -> None:
         """Writes a checkpoint that any plan for this model can load."""
+        self.finish()
         save_checkpoint(
             path,
             tensors=self.state(),
@@ -285,6 +299,7 @@ class Trainer:
 
     def load(self, path: Path | str) -> None:
         """Continues from a checkpoint, whatever plan wrote it."""
+        self.finish()
         self.steps = load_checkpoint(
             path,
             tensors=self.state(),
@@ -299,6 +314,7 @@ class Trainer:
                     scheduler.step()
 
     def close(self) -> None:
+        self.finish()
         if isinstance(self._transport, TorchTransport):
             self._transport.close()
 
@@ -308,9 +324,11 @@ class Trainer:
             return []
         for group in (group for bucket in self.buckets.values() for group in bucket.optimizer.param_groups):
             group["lr"] = group.pop("initial_lr", group["lr"])
-        return [self._scheduler(bucket.optimizer) for bucket in self.buckets.values()]
+        for bucket in self.buckets.values():
+            bucket.scheduler = self._scheduler(bucket.optimizer)
+        return [bucket.scheduler for bucket in self.buckets.values() if bucket.scheduler is not None]
 
-    def _stage_code(self, model: Model, index: int, *, split_backward: bool) -> StageCode:
+    def _stage_code(self, model: Model, index: int, *, split_backward: bool, watched: bool) -> StageCode:
         ranks = self.plan.stage_ranks(index)
         return build_stage(
             model,
@@ -318,12 +336,13 @@ class Trainer:
             split_rows=len(ranks) > 1,
             replicas=ReplicaExchange(self._transport, ranks),
             split_backward=split_backward,
+            watched=watched,
         )
 
-    def _stage_run(self, model: Model, index: int, code: StageCode) -> StageRun:
+    def _stage_run(self, model: Model, index: int, code: StageCode, buckets: Mapping[str, Sequence[str]]) -> StageRun:
         recompute = self.plan.stages[index].recompute
         written = written_buffers(model, code.cut) if recompute else frozenset[str]()
-        return StageRun(code, self.device, recompute=recompute, written=written)
+        return StageRun(code, self.device, recompute=recompute, written=written, buckets=buckets)
 
     def _unused_tensors(self, model: Model) -> dict[str, Tensor]:
         """Weights the loss never reads still belong in a checkpoint."""

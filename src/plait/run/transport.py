@@ -19,9 +19,11 @@ _AS_GIVEN: dict[str, Any] = {"sort_ranks": False} if "sort_ranks" in signature(d
 
 
 class Pending(Protocol):
-    """Something under way. `wait` returns when it is done, or raises."""
+    """Something under way. `wait` returns when it is done, or raises; `done` tells of a sum whether it is."""
 
     def wait(self) -> None: ...
+
+    def done(self) -> bool: ...
 
 
 class Transport(Protocol):
@@ -58,12 +60,18 @@ class _Work:
         if self._copy_to is not None:
             self._copy_to.copy_(self._keep, non_blocking=True)
 
+    def done(self) -> bool:
+        return bool(self._work.is_completed())
+
 
 class Done:
     """A pending operation that needed no work."""
 
     def wait(self) -> None:
         return None
+
+    def done(self) -> bool:
+        return True
 
 
 class TorchTransport:

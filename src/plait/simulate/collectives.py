@@ -1,7 +1,7 @@
 """What ranks do together: gradient sums, and meetings at which everybody waits for the last."""
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from functools import partial
 from heapq import heappush
 
@@ -33,8 +33,13 @@ class _Group:
 
 
 class Collectives:
-    def __init__(self, program: Program, times: Times, network: Network) -> None:
+    """`carried` has the ends of the sums of the step before, by rank and bucket, that the rank has yet to use."""
+
+    def __init__(
+        self, program: Program, times: Times, network: Network, carried: Mapping[tuple[int, str], float]
+    ) -> None:
         self.program = program
+        self.carried = dict(carried)
         self.times = times
         self.network = network
         self.sums = {bucket.name: _Sum() for bucket in program.buckets}
@@ -66,6 +71,13 @@ class Collectives:
         for waiter in found.waiters:
             heappush(self.network.events, (now, waiter))
         self.network.call_later(found.end, partial(self._begin_next, group, ranks))
+
+    def await_carried(self, rank: int, instruction: Instruction, now: float) -> float:
+        """Gives the time at which a sum of the step before is there."""
+        end = self.carried.get((rank, instruction.name), 0.0)
+        if end > now and self.network.records is not None:
+            self.network.records.append((rank, "wait", instruction, now, end))
+        return max(now, end)
 
     def await_sum(self, rank: int, instruction: Instruction, now: float) -> Generator[None, float, float]:
         """Gives the time at which the sum is there."""

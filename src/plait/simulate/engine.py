@@ -7,12 +7,16 @@
   then shared hosts, then messages placed later, by number where the time is the same.
 - A rank goes on to the links only when no event is before its clock, so that "first" is by time. It runs ahead of
   the others only through computation, which nobody else can see.
+- A computation with something inside it is done in parts, with that between them.
+- Where a step uses sums of the one before, two are simulated: what the first leaves on the links is there when the
+  second begins. A rank that waits for others updates meanwhile what it can.
 
 One heap operation per message rather than per instruction keeps a million instructions within a second or two.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from plait.cost import Costs
 from plait.errors import PlaitError
@@ -21,7 +25,7 @@ from plait.program import Instruction, Op, Program
 from plait.program.garbage import no_collection
 from plait.simulate.collectives import Collectives
 from plait.simulate.network import Network
-from plait.simulate.script import script_of
+from plait.simulate.script import Script, script_of
 from plait.simulate.shared import SharedHost, shared_hosts
 from plait.simulate.timeline import Record, Timeline
 from plait.simulate.times import Times
@@ -34,19 +38,50 @@ def simulate(program: Program, plan: Plan, costs: Costs) -> Timeline:
     """The timeline of one step."""
     with no_collection():
         records: list[Record] = []
-        seconds = _Engine(program, plan, costs, records).run()
+        seconds = _simulated(program, plan, costs, records)
         return Timeline("simulated", len(program.ranks), tuple(records), seconds)
 
 
 def step_seconds(program: Program, plan: Plan, costs: Costs) -> float:
     """How long one step takes: `simulate(…).step_seconds` without the timeline, for searches."""
     with no_collection():
-        return _Engine(program, plan, costs, None).run()
+        return _simulated(program, plan, costs, None)
+
+
+def _simulated(program: Program, plan: Plan, costs: Costs, records: list[Record] | None) -> float:
+    """The end of a step in a row of many: of the second, or of the third where the second leaves others sums behind."""
+    script = script_of(program)
+    engine = _Engine(program, script, plan, costs, records)
+    end = engine.run()
+    for _ in range(2 if script.carries else 0):
+        before = engine.left_behind(end)
+        if records is not None:
+            records.clear()
+        engine = _Engine(program, script, plan, costs, records, before)
+        end = engine.run()
+        if engine.left_behind(end).sums.keys() == before.sums.keys():
+            break
+    return end
+
+
+class _LeftBehind(NamedTuple):
+    """What a step leaves to the next one, in times of that: when channels are free, and the ends of sums by rank and
+    bucket that the rank has yet to use."""
+
+    channel_free: Sequence[float]
+    sums: Mapping[tuple[int, str], float]
 
 
 class _Engine:
-    def __init__(self, program: Program, plan: Plan, costs: Costs, records: list[Record] | None) -> None:
-        script = script_of(program)
+    def __init__(
+        self,
+        program: Program,
+        script: Script,
+        plan: Plan,
+        costs: Costs,
+        records: list[Record] | None,
+        before: _LeftBehind | None = None,
+    ) -> None:
         self.parts = script.parts
         self.num_ranks = len(program.ranks)
         self.records = records
@@ -55,8 +90,13 @@ class _Engine:
         self.hosts = shared_hosts(plan, first_event=self.num_ranks)
         self.host_by_event = {host.event: host for host in self.hosts if host is not None}
         first_message_event = self.num_ranks + len(self.host_by_event)
-        self.network = Network(program, script, plan, self.events, first_message_event, records)
-        self.collectives = Collectives(program, self.times, self.network)
+        free, sums = before or (None, {})
+        self.network = Network(program, script, plan, self.events, first_message_event, records, free)
+        self.collectives = Collectives(program, self.times, self.network, sums)
+        # Sums of the step before, and of this one, that a rank has used while it waited for others.
+        carried = {(rank, name) for rank, part in enumerate(script.parts) for name in part.carried}
+        self.used_early = carried - sums.keys() if before else set()
+        self.used_at_the_end: set[tuple[int, str]] = set()
         self.coupled = [stage.coupled for stage in program.stages]
         self.waits_at: list[Instruction | None] = [None] * self.num_ranks
         self.finished = [0.0] * self.num_ranks
@@ -84,6 +124,16 @@ class _Engine:
                 )
         return max(self.finished)
 
+    def left_behind(self, end: float) -> _LeftBehind:
+        """After a step that ended then."""
+        sums = {
+            (rank, name): max(self.collectives.sums[name].end - end, 0.0)
+            for rank, part in enumerate(self.parts)
+            for name in part.carried
+            if (rank, name) not in self.used_at_the_end
+        }
+        return _LeftBehind([max(free - end, 0.0) for free in self.network.channel_free], sums)
+
     def _rank(self, rank: int) -> Generator[None, float, None]:
         """Reads one rank's part. Sent the time of the event that wakes it; by then its own clock may be later."""
         part, network, events, records = self.parts[rank], self.network, self.events, self.records
@@ -91,15 +141,21 @@ class _Engine:
         place, place_later = network.place, network.place_later
         seconds = [self.times.compute(rank, *work) for work in part.works]
         alone = self.hosts[rank] is None and not any(self.coupled[work.stage] for work in part.works)
+        inside: list[tuple[Instruction, int]] = []  # the computation to come
         now = yield
         for instruction, number, moments in zip(part.instructions, part.numbers, part.waits, strict=True):
             op = instruction[0]
+            if instruction[8]:
+                inside.append((instruction, number))
+                continue
             if op is _RECV:
                 if ready[number] < 0.0:  # the sender has yet to come
                     ready[number] = now
                 else:
                     place_later(number, now)
                 continue
+            if inside and op is _F:
+                now = self._use_early(rank, inside, now)
             if moments:
                 until = now
                 for moment in moments:
@@ -113,6 +169,10 @@ class _Engine:
                         start = network.on_the_wire(moments, until)
                         records.append((rank, "wait", instruction, max(now, start), until))
                     now = until
+            if inside:
+                now = yield from self._compute_in_parts(rank, instruction, now, seconds[number], inside)
+                inside = []
+                continue
             if op is _F or op is _B or op is _I or op is _W:
                 if not alone:
                     now = yield from self._compute_with_others(rank, instruction, now, seconds[number])
@@ -136,6 +196,56 @@ class _Engine:
         self.finished[rank], self.waits_at[rank] = now, None
         yield
 
+    def _compute_in_parts(
+        self, rank: int, computation: Instruction, now: float, seconds: float, inside: Sequence[tuple[Instruction, int]]
+    ) -> Generator[None, float, float]:
+        """A computation with what happens inside it; sums and messages keep their order whatever the times say."""
+        earliest = {_SEND: 0.0, Op.REDUCE: 0.0}
+        network = self.network
+        moments: list[tuple[float, Instruction, int]] = []
+        for what, number in inside:
+            at = min(self.times.inside(rank, what, computation), seconds)
+            if what.op in earliest:
+                earliest[what.op] = at = max(at, earliest[what.op])
+            moments.append((at, what, number))
+        if self.coupled[computation.stage] and computation.op is not _W:
+            now = yield from self._together(rank, computation, now)
+        done = 0.0
+        for at, what, number in sorted(moments, key=lambda moment: moment[0]):
+            if at > done:
+                now = yield from self._work(rank, computation, now, at - done)
+                done = at
+            if self.events and self.events[0][0] < now:
+                heappush(self.events, (now, rank))
+                yield
+            if what.op is not _SEND:
+                now = yield from self._rest(rank, what, now)
+            elif network.ready[number] < 0.0:
+                network.ready[number] = now
+            else:
+                network.place_later(number, max(now, network.ready[number]))
+        return (yield from self._work(rank, computation, now, seconds - done)) if seconds > done else now
+
+    def _use_early(self, rank: int, inside: Sequence[tuple[Instruction, int]], now: float) -> float:
+        """Sums of the step before that are there when the rank comes to a forward are used before it waits for
+        messages; gives the end of it."""
+        if self.hosts[rank] is not None:
+            return now  # others may need its core
+        for what, _ in inside:
+            key = rank, what.name
+            if what.op is Op.AWAIT and key not in self.used_early:
+                if self.collectives.carried.get(key, 0.0) > now:
+                    break
+                now = self._use(rank, what.name, now)
+                self.used_early.add(key)
+        return now
+
+    def _use(self, rank: int, bucket: str, start: float) -> float:
+        end = start + self.times.step(rank, bucket)
+        if self.records is not None:
+            self.records.append((rank, "compute", Instruction(Op.STEP, name=bucket), start, end))
+        return end
+
     def _rest(self, rank: int, instruction: Instruction, now: float) -> Generator[None, float, float]:
         """What is neither a computation nor a message; gives the time at which the rank can go on."""
         self.waits_at[rank] = instruction
@@ -144,25 +254,50 @@ class _Engine:
             self.collectives.join(instruction, now)
             return now
         if op is Op.AWAIT:
+            if instruction.name in self.parts[rank].carried:
+                return self._await_carried(rank, instruction, now)
             return (yield from self.collectives.await_sum(rank, instruction, now))
         if op is Op.STEP:
+            if (rank, instruction.name) in self.used_early:
+                return now
             return (yield from self._work(rank, instruction, now, self.times.step(rank, instruction.name)))
         together = yield from self.collectives.meet(rank, now, op, self.num_ranks)
+        if op is Op.LOSS:
+            self._use_at_the_end(rank, now, together)
         return together + self.times.meeting
+
+    def _await_carried(self, rank: int, instruction: Instruction, now: float) -> float:
+        key = rank, instruction.name
+        return now if key in self.used_early else self.collectives.await_carried(rank, instruction, now)
+
+    def _use_at_the_end(self, rank: int, now: float, until: float) -> None:
+        """While a rank waits for others to end their step it updates what has been summed, for the next one."""
+        if self.hosts[rank] is not None:
+            return
+        for name in self.parts[rank].carried:
+            summed = self.collectives.sums[name].end
+            if summed < 0.0 or max(now, summed) + self.times.step(rank, name) > until:
+                break
+            now = self._use(rank, name, max(now, summed))
+            self.used_at_the_end.add((rank, name))
 
     def _compute_with_others(
         self, rank: int, instruction: Instruction, now: float, seconds: float
     ) -> Generator[None, float, float]:
         """On shared cores, or in a stage whose replicas run each micro-batch together."""
-        op, stage, micro_batch = instruction[:3]
         self.waits_at[rank] = instruction
         if self.hosts[rank] is not None and self.events and self.events[0][0] < now:
             heappush(self.events, (now, rank))
             yield
-        if self.coupled[stage] and op is not _W:
-            size = self.collectives.working(stage, micro_batch)
-            now = yield from self.collectives.meet(rank, now, (op, stage, micro_batch), size)
+        if self.coupled[instruction.stage] and instruction.op is not _W:
+            now = yield from self._together(rank, instruction, now)
         return (yield from self._work(rank, instruction, now, seconds))
+
+    def _together(self, rank: int, instruction: Instruction, now: float) -> Generator[None, float, float]:
+        """Gives the time at which all replicas that have rows of the micro-batch have come."""
+        op, stage, micro_batch = instruction[:3]
+        size = self.collectives.working(stage, micro_batch)
+        return (yield from self.collectives.meet(rank, now, (op, stage, micro_batch), size))
 
     def _work(self, rank: int, instruction: Instruction, now: float, seconds: float) -> Generator[None, float, float]:
         """Keeps the device busy; gives the time at which it is done."""

@@ -37,13 +37,14 @@ class Network:
         events: list[tuple[float, int]],
         first_event: int,
         records: list[Record] | None,
+        channel_free: Sequence[float] | None = None,
     ) -> None:
         self.messages = script.messages
         self.transfers = _transfers(program, script.loads, plan)
         self.events = events
         self.first_event = first_event
         self.records = records
-        self.channel_free = [0.0] * plan.cluster.num_channels
+        self.channel_free = list(channel_free or [0.0] * plan.cluster.num_channels)
         num_moments = 2 * len(script.messages)
         self.ready = [NOT_YET] * num_moments
         self.begun = [NOT_YET] * num_moments

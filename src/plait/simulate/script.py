@@ -13,7 +13,8 @@ from typing import NamedTuple
 from plait.program import Instruction, Op, Program
 
 # Looked up once: a member of an enumeration costs four times a plain name.
-_F, _B, _I, _W, _SEND, _RECV, _FREE = Op.F, Op.B, Op.I, Op.W, Op.SEND, Op.RECV, Op.FREE
+_F, _B, _I, _W, _SEND, _RECV, _FREE, _AWAIT = Op.F, Op.B, Op.I, Op.W, Op.SEND, Op.RECV, Op.FREE, Op.AWAIT
+_REDUCES = (Op.REDUCE, Op.REDUCE_TIED)
 
 _Key = tuple[int, int, bool]  # stage, micro-batch, gradient
 _Queues = list[defaultdict[int, deque[int]]]
@@ -49,6 +50,7 @@ class Part:
     numbers: Sequence[int]
     waits: Sequence[Sequence[int]]
     works: Sequence[Work]
+    carried: Sequence[str]  # buckets whose sums of the step before are awaited in this one, in that order
 
 
 Sent = tuple[Instruction, int]  # the SEND and the index of its load
@@ -61,6 +63,11 @@ class Script:
     parts: Sequence[Part]
     messages: Sequence[Sent | None]
     loads: Sequence[Load]
+
+    @property
+    def carries(self) -> bool:
+        """Does a step begin with sums of the one before?"""
+        return any(part.carried for part in self.parts)
 
 
 _kept: dict[int, Script] = {}
@@ -96,8 +103,10 @@ class _Writer:
         nothing: tuple[int, ...] = ()
         messages, loads = self.messages, self.loads
         unsent, unreceived = self.unsent[rank], self.unreceived[rank]
+        awaited: dict[str, None] = {}
+        carried: set[str] = set()
         for instruction in instructions:
-            op, stage, micro_batch, name, gradient, peer, first, last = instruction
+            op, stage, micro_batch, name, gradient, peer, first, last, _ = instruction
             number, moments = -1, nothing
             if op is _RECV:
                 if unreceived[peer]:
@@ -124,6 +133,12 @@ class _Writer:
             elif op is _F or op is _B or op is _I or op is _W:
                 number = works.setdefault((op, stage, last - first), len(works))
                 moments = needed.pop((stage, micro_batch, op is not _F), ())
+            elif op is _AWAIT:
+                awaited[name] = None
+            elif name in awaited and op in _REDUCES:
+                carried.add(name)
             numbers.append(number)
             waits.append(moments)
-        return Part(instructions, numbers, waits, [Work(*work) for work in works])
+        return Part(
+            instructions, numbers, waits, [Work(*work) for work in works], [name for name in awaited if name in carried]
+        )

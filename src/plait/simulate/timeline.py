@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from plait.program import Instruction, parse_instruction
+from plait.program import COMPUTE, Instruction, parse_instruction
 from plait.program.garbage import no_collection
 
 
@@ -20,9 +20,9 @@ class Span(NamedTuple):
     @property
     def label(self) -> str:
         """`1F0` for a computation, in the schedules' notation; else the instruction's text."""
-        if self.lane == "compute" and self.what.stage >= 0:
+        if self.lane == "compute" and self.what.op in COMPUTE:
             return f"{self.what.stage}{self.what.op}{self.what.micro_batch}"
-        return str(self.what)
+        return str(self.what._replace(inside=False))
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,10 @@ class Timeline:
         )
 
     def compute_order(self, rank: int) -> list[str]:
-        """Labels of the rank's computations in the order they ran."""
-        own = [Span._make(record) for record in self.records if record[:2] == (rank, "compute")]
-        return [span.label for span in sorted(own, key=lambda s: s.start)]
+        """Labels of the rank's forwards and backwards in the order they began; of one done in parts, once."""
+        computed = [Span._make(record) for record in self.records if record[:2] == (rank, "compute")]
+        own = [span for span in computed if span.what.op in COMPUTE]
+        return list(dict.fromkeys(span.label for span in sorted(own, key=lambda s: s.start)))
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -64,7 +64,7 @@ def _add_messages(
 ) -> None:
     cluster, devices = times.plan.cluster, times.plan.devices
     users = {
-        (ins.peer, rank, *ins[2:5], *ins[6:]): ins.stage
+        (ins.peer, rank, *ins[2:5], *ins[6:8]): ins.stage
         for rank, instructions in enumerate(program.ranks)
         for ins in instructions
         if ins.op is Op.RECV
@@ -75,7 +75,7 @@ def _add_messages(
                 continue
             a, b = devices[rank], devices[ins.peer]
             op = Op.B if ins.gradient else Op.F
-            user = tasks[place[ins.peer, op, users[rank, ins.peer, *ins[2:5], *ins[6:]], ins.micro_batch]]
+            user = tasks[place[ins.peer, op, users[rank, ins.peer, *ins[2:5], *ins[6:8]], ins.micro_batch]]
             size, before = program.edge_by_name[ins.name].value.num_bytes(ins.rows), None
             for channel in cluster.route(a, b):
                 seconds = size / cluster.channel_bandwidth(channel)
