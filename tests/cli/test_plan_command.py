@@ -74,6 +74,16 @@ def test_what_is_fixed_holds(data) -> None:
     assert not any(stage["recompute"] for stage in data("--stages", 2, "--no-recompute")["stages"])
 
 
+def test_what_is_waited_for_is_told_by_rank_and_cause(data, planned) -> None:
+    choices = ("--replicas", "4", "--micro-batches", 1)
+    exposed = data(*choices)["exposed"]  # 32 MB over 1 Gbit/s take longer than all that is computed
+    assert len(exposed) == 4
+    assert all(rank["exposed_seconds"]["gradient"] > 0.1 for rank in exposed)
+    said = planned(*choices).out
+    assert "Exposed communication" in said and "gradient" in said and "hideable" in said
+    assert "wait for gradient sums cannot be hidden" in " ".join(said.split())
+
+
 def test_people_are_told_bounds_and_idle_devices(planned) -> None:
     said = " ".join(planned("--replicas", "1,1").out.split())
     assert "no plan at all can beat" in said and "no order of micro-batches can beat" in said

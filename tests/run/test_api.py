@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 import plait
 from plait.errors import PlaitError
+from plait.program import parse_instruction
+from plait.run.executor import StepResult
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -68,7 +70,12 @@ def test_one_rank_trains_without_a_launcher() -> None:
         losses = [trainer.step(BATCH) for _ in range(20)]
         assert losses[0] == pytest.approx(first, rel=1e-5)
         assert losses[-1] < losses[0]
-        assert set(trainer.metrics) == {"loss", "compute", "wait"}
+        exposed = {"exposed_gradient", "exposed_activation", "exposed_tied"}
+        assert set(trainer.metrics) == {"loss", "compute", "wait", *exposed}
+        assert all(trainer.metrics[name] == 0.0 for name in exposed)
+        waits = {"AWAIT s0.0": (1.0, 3.0), "AWAIT tied.0": (3.0, 4.0), "F s0 m1 rows 0:4": (4.0, 4.5)}
+        trainer.last = StepResult(records=[("wait", parse_instruction(what), *at) for what, at in waits.items()])
+        assert [trainer.metrics[name] for name in sorted(exposed)] == [0.5, 2.0, 1.0]
     finally:
         trainer.close()
     assert not dist.is_initialized()

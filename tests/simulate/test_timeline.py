@@ -62,7 +62,13 @@ def test_a_trace_has_a_complete_event_per_span_in_microseconds():
     for event, span in zip(events, timeline.spans, strict=True):
         assert event["ts"] == approx(span.start * 1e6)
         assert event["dur"] == approx((span.end - span.start) * 1e6)
-        assert event["cat"] == span.lane
+        assert event["cat"].split(",")[0] == span.lane
+
+
+def test_a_trace_says_what_a_wait_is_for():
+    waits = [e for e in chrome_trace([a_timeline()])["traceEvents"] if e.get("cat", "").startswith("wait")]
+    assert {event["cat"] for event in waits} == {"wait,gradient", "wait,activation"}
+    assert {event["name"] for event in waits} >= {"wait for gradient: AWAIT s1.0"}
 
 
 def test_a_trace_puts_two_timelines_on_one_axis_as_two_processes():

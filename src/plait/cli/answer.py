@@ -8,15 +8,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from plait.cli.comparison import NO_COMPARISON, Comparison
+from plait.cli.exposed import show_exposed
 from plait.cli.prepare import Prepared
 from plait.cli.profiled import Profiled
 from plait.cluster.units import format_seconds
 from plait.graph import Graph
-from plait.report import baseline_table, gantt, legend, plan_table, what_if_table
+from plait.report import baseline_table, exposed_data, gantt, legend, plan_table, what_if_table
 from plait.report.plans import Changed, distinct, idle_devices, idle_words, layout_words, over, ratio
 from plait.report.reasons import Reason, Step, bottleneck, why_slower
 from plait.search import Answer, Candidate
 from plait.search.bounds import Bound
+from plait.simulate import exposures
 
 _RIVALS = 5  # next best plans that are explained
 
@@ -46,6 +48,7 @@ def show(console: Console, told: Told, prepared: Prepared | Profiled) -> None:
     )
     console.print(gantt(best.timeline, width=console.width), end="")
     console.print(legend([best.timeline]))
+    show_exposed(console, [best.timeline])
     if told.comparison.judged:
         console.print()
         _show_comparison(console, best, told.comparison)
@@ -141,6 +144,7 @@ def as_data(told: Told, graph: Graph) -> dict[str, Any]:
         "sync": plan.sync,
         "stages": [_stage_data(best, graph, index) for index in range(len(plan.stages))],
         "idle_devices": idle_devices(plan),
+        "exposed": [exposed_data(rank) for rank in exposures(best.timeline)],
         "baselines": {name: judged.step_seconds for name, judged in told.comparison.judged.items()},
         "what_if": [_changed_data(changed, best) for changed in told.changed],
     }

@@ -19,7 +19,8 @@ from plait.emulate.commands import check_machine
 from plait.emulate.plain import check_plain
 from plait.emulate.testbed import Emulation, emulate, emulate_plain, on_cluster
 from plait.plan import load_plan
-from plait.simulate import chrome_trace
+from plait.report import exposed_data
+from plait.simulate import chrome_trace, exposures
 
 
 def command(
@@ -116,5 +117,9 @@ def as_dict(outcome: Emulation) -> dict[str, Any]:
             "not_trusted": findings.why_not_trusted(),
         },
         "notes": list(outcome.limited),
+        "exposed": {
+            timeline.source: [exposed_data(rank) for rank in exposures(timeline)]
+            for timeline in (outcome.simulated, outcome.emulated)
+        },
         "timelines": [outcome.simulated.to_dict(), outcome.emulated.to_dict()],
     }

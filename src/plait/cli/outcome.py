@@ -7,12 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from plait.cli.exposed import show_exposed
 from plait.cli.prepare import Prepared
 from plait.cluster.units import format_bytes, format_seconds
 from plait.graph import build_graph
 from plait.plan import Plan, micro_batch_sizes
 from plait.program import Op, compile_program
-from plait.report import gantt, legend, mean_seconds, run_report, share, stage_table
+from plait.report import exposed_rows, gantt, legend, mean_seconds, run_report, share, stage_table
 from plait.run.batch import arranged
 from plait.run.materialise import load_weights
 from plait.run.reference import OneDevice
@@ -81,6 +82,7 @@ def show_timelines(console: Console, timelines: Sequence[Timeline]) -> None:
         )
         console.print(gantt(timeline, width=console.width, until=end), end="")
     console.print(legend(timelines))
+    show_exposed(console, timelines)
 
 
 def write_outcome(
@@ -137,6 +139,7 @@ def html_report(
         stages=rows,
         losses=record.losses,
         reference_losses=reference,
+        exposed=exposed_rows(timelines),
     )
 
 

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from plait.cli.exposed import show_exposed
 from plait.cli.files import write_file
 from plait.cli.options import DtypeOption, ProfileOption, SeedOption, checked_dtype
 from plait.cli.profiled import prepare_any
@@ -43,6 +44,7 @@ def command(
         )
     console.print(gantt(timeline, width=console.width), end="")
     console.print(legend([timeline]))
+    show_exposed(console, [timeline])
     if trace is not None:
         write_file(trace, json.dumps(chrome_trace([timeline])), flag="--trace")
         console.print(f"wrote {escape(str(trace))} (open it in ui.perfetto.dev)")

@@ -140,6 +140,9 @@ class TimedBucket:
     def squared_norm(self) -> Tensor:
         return torch.zeros((), dtype=torch.float64)
 
+    def scale(self, factor: float) -> None:
+        del factor
+
 
 def stage_values(program: Program, stage: int) -> tuple[dict[str, Value], list[str]]:
     """The values a stage receives or makes for others, by name, and the names of those it makes."""

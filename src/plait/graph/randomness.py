@@ -50,8 +50,15 @@ class Randomness:
 def seeded(randomness: Randomness, node_number: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls a random operation with the generator set to its stream."""
     with _GENERATOR:
-        torch.manual_seed(randomness.stream(node_number))
+        _seed(randomness.stream(node_number))
         return function(*args, **kwargs)
+
+
+def _seed(number: int) -> None:
+    """What `torch.manual_seed` does for the devices in use; those that are not cost it a stack trace each."""
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(number)
 
 
 def called(node: fx.Node) -> tuple[Any, tuple[Any, ...]]:

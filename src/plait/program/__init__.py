@@ -6,7 +6,7 @@ from plait.program.error import ProgramError
 from plait.program.instructions import COMPUTE, Instruction, Op, parse_instruction
 from plait.program.memory import RankMemory, batch_bytes, predict_memory
 from plait.program.memory_check import check_memory
-from plait.program.program import Bucket, Edge, Program, StageTable
+from plait.program.program import TIED_PREFIX, Bucket, Edge, Program, StageTable
 from plait.program.stage_memory import MicroBatchMemory, StageMemory
 from plait.program.text import format_program, parse_program
 
@@ -14,6 +14,7 @@ __all__ = [
     "COMPUTE",
     "FREES_BEHIND",
     "RECEIVES_AHEAD",
+    "TIED_PREFIX",
     "Bucket",
     "Edge",
     "Instruction",

@@ -25,7 +25,7 @@ from plait.program.instructions import Instruction, Op
 from plait.program.levels import levels
 from plait.program.messages import transfers
 from plait.program.overlap import Endings, synchronised
-from plait.program.program import Bucket, Edge, Program, StageTable, source_stage
+from plait.program.program import TIED_PREFIX, Bucket, Edge, Program, StageTable, source_stage
 from plait.schedule import Action, Schedule, make_schedule, schedule_from_lanes
 
 Channel = tuple[int, int]
@@ -278,7 +278,7 @@ def make_buckets(plan: Plan, cuts: Sequence[StageCut]) -> tuple[Bucket, ...]:
         ranks = tuple(sorted({rank for part in parts for rank in plan.stage_ranks(part.index)}))
         parameter = next(p for p in parts[0].parameters if p.name == name)
         everywhere = tuple(_readers([parameter], part) for part in parts)
-        buckets.append(Bucket(f"tied.{number}", (name,), parameter.num_bytes, ranks, everywhere))
+        buckets.append(Bucket(f"{TIED_PREFIX}{number}", (name,), parameter.num_bytes, ranks, everywhere))
     return tuple(buckets)
 
 

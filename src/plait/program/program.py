@@ -12,6 +12,8 @@ from plait.graph import Value
 from plait.plan.rows import Span
 from plait.program.instructions import Instruction
 
+TIED_PREFIX = "tied."  # of the names of buckets whose parameter several stages hold
+
 
 @dataclass(frozen=True)
 class Bucket:

@@ -27,9 +27,9 @@ def run_report(
     stages: Sequence[Sequence[str]],
     losses: Sequence[float],
     reference_losses: Sequence[float] = (),
+    exposed: Sequence[Sequence[str]] = (),
 ) -> str:
-    """`stages` is a table, its first row the header."""
-    header, *rows = stages
+    """`stages` and `exposed` are tables, their first rows the headers."""
     return "".join(
         [
             "<!doctype html><html lang='en'><meta charset='utf-8'>",
@@ -39,10 +39,21 @@ def run_report(
             + "</table>",
             "<h2>One step, predicted and measured on one axis</h2>",
             f"<div class='card'>{timelines_svg(timelines)}</div>",
-            "<h2>Stages</h2><table><tr>" + "".join(f"<th>{escape(c)}</th>" for c in header) + "</tr>",
-            "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows) + "</table>",
+            "<h2>Stages</h2>" + _table(stages),
+            "<h2>Exposed communication</h2>" + _table(exposed) if exposed else "",
             f"<h2>Loss</h2><div class='card'>{_curve(losses, reference_losses)}</div></html>",
         ]
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    header, *body = rows
+    return (
+        "<table><tr>"
+        + "".join(f"<th>{escape(cell)}</th>" for cell in header)
+        + "</tr>"
+        + "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+        + "</table>"
     )
 
 

@@ -82,7 +82,7 @@ class Stage(Protocol):
 
 
 class Gradients(Protocol):
-    """The gradients of a bucket in one tensor, and the optimiser of its parameters."""
+    """The gradients of a bucket, in one tensor where several ranks sum them, and the optimiser of its parameters."""
 
     bucket: Bucket
     flat: Tensor
@@ -92,3 +92,5 @@ class Gradients(Protocol):
     def step(self) -> None: ...
 
     def squared_norm(self) -> Tensor: ...
+
+    def scale(self, factor: float) -> None: ...

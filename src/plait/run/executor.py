@@ -360,7 +360,7 @@ class _Step:
         scale = self.executor.clip_norm / (norm + 1e-6)
         if scale < 1.0:
             for bucket in self.executor.buckets.values():
-                bucket.flat.mul_(scale)
+                bucket.scale(scale)
         self.result.gradient_norm = norm
 
     def _update(self, ins: Instruction) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from plait.program import Instruction, Op, Program
-from plait.simulate import Span, Timeline
+from plait.simulate import Cause, Span, Timeline, cause_of
 
 
 def measured_timeline(program: Program, spans: Mapping[int, Sequence[Span]], *, same_clock: bool = True) -> Timeline:
@@ -65,6 +65,8 @@ def _only_exposed(
     ins = wait.what
     if ins in joined:
         return Span(wait.rank, "wait", ins, min(max(wait.start, joined[ins]), wait.end), wait.end)
+    if cause_of(ins) is not Cause.ACTIVATION:
+        return wait  # for a sum of the step before: all ranks have begun it
     sources = needed.get((wait.rank, ins.stage, ins.micro_batch, ins.op is not Op.F), [])
     sent = max((sends[s] for s in sources if s in sends), default=wait.start)
     return Span(wait.rank, "wait", ins, min(max(wait.start, sent), wait.end), wait.end)

@@ -31,8 +31,10 @@ from plait.run.materialise import ModelSource, Origin, construct, origin_of
 from plait.run.stage import StageRun
 from plait.run.summing import Summing, groups_of_program
 from plait.run.transport import ReplicaExchange, TorchTransport, Transport
+from plait.simulate import Cause, exposed_seconds
 
 DEFAULT_TIMEOUT = 300.0
+_METRICS = Cause.GRADIENT, Cause.ACTIVATION, Cause.TIED
 SchedulerFactory = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
 
 
@@ -213,7 +215,7 @@ class Trainer:
         self._equalise()
         skippable = {p.name for p in model.graph.parameters if p.may_be_skipped}
         self.buckets = {
-            bucket.name: GradientBucket(bucket, self._parameters, optimizer, skippable)
+            bucket.name: GradientBucket(bucket, self._parameters, optimizer, skippable, apart=not split)
             for bucket in program.buckets
             if self.rank in bucket.ranks
         }
@@ -255,13 +257,19 @@ class Trainer:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What the last step took on this rank, in seconds, and its loss."""
+        """What the last step took on this rank, in seconds, and its loss.
+
+        `exposed_…` is what it waited for gradients, activations and tied parameters; whether those were under way or
+        another rank was still computing, one rank alone cannot tell (`plait train` can, who has the records of all).
+        """
         lanes = {"compute": 0.0, "wait": 0.0}
         for span in self.last.spans:
             if span.lane in lanes:
                 lanes[span.lane] += span.end - span.start
         extra = {} if self.last.gradient_norm is None else {"gradient_norm": self.last.gradient_norm}
-        return {"loss": self.last.loss, **lanes, **extra}
+        waited = exposed_seconds(self.last.spans)
+        exposed = {f"exposed_{cause}": waited.get(cause, 0.0) for cause in _METRICS}
+        return {"loss": self.last.loss, **lanes, **exposed, **extra}
 
     def state(self) -> dict[str, Tensor]:
         """Parameters and buffers of this rank, by original name."""
