@@ -1,6 +1,7 @@
 """Any plan compiles to a program that is proved right, runs to its end and updates every parameter once."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -225,6 +226,18 @@ def test_sums_begin_inside_the_last_backward_and_are_used_inside_the_next_forwar
         "STEP s0.0",
         "STEP s0.1",
     ]
+
+
+def test_sums_that_would_wait_for_the_links_go_as_the_next_step_needs_them():
+    graph = chain(4)
+    (stage,) = even_stages([], 4, [[0, 1]])
+    for overlap, order in (("full", "3 0 1 2"), ("backward", "3 2 1 0")):
+        stages = (replace(stage, sums_as_final=1),)
+        plan = Plan("chain", graph.fingerprint, star(2), 2, 1, "1f1b", stages, bucket_bytes=1, overlap=overlap)
+        made = compile_program(plan, graph)
+        check_program(made)
+        begun = [made.bucket_by_name[ins.name].parameters[0][1:] for ins in made.ranks[0] if ins.op is Op.REDUCE]
+        assert " ".join(begun) == order
 
 
 def test_weight_gradients_that_were_put_off_are_final_from_the_first_atom_on():

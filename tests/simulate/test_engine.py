@@ -7,7 +7,8 @@ from pytest import approx
 from small_runs import case, chain, hand_written, star, times
 
 from plait.errors import PlaitError
-from plait.program import check_program
+from plait.program import Op, check_program
+from plait.simulate import Timeline
 
 # Computation
 
@@ -249,3 +250,37 @@ def test_simulating_twice_gives_the_same_timeline():
         chain(6, skips=[(0, 3)], parameter=8), star(5, bandwidth=3, latency=0.1), [2, 1, 2], micro_batches=4, rows=3
     )
     assert made.run() == made.run()
+
+
+# Overlap
+
+
+def overlapped(overlap: str, **options: object) -> Timeline:
+    """Four atoms of 30 MiB on two replicas, a bucket each, whose sums take 1 s each; updates of half a second."""
+    made = case(chain(4, parameter=30 * 2**20), star(2, bandwidth=30 * 2**20), [2], rows=2, overlap=overlap, **options)
+    return made.run(step=0.5)
+
+
+def test_without_overlap_sums_and_updates_follow_the_backward():
+    assert overlapped("off").step_seconds == approx(4 * 3 + 4 * 1 + 4 * 0.5)
+
+
+def test_sums_pass_beside_the_backward_and_updates_beside_sums():
+    timeline = overlapped("backward")
+    assert times(timeline, 0, "reduce", "REDUCE s0.0") == (approx(4 + 2), approx(4 + 3))
+    assert times(timeline, 0, "reduce", "REDUCE s0.3") == (approx(12), approx(13))
+    # Three updates pass while the last sum does, but the first of them begins when all is computed.
+    assert timeline.step_seconds == approx(12 + 4 * 0.5)
+
+
+def test_the_next_step_waits_only_for_what_it_reads():
+    timeline = overlapped("full")
+    # The bucket that is final last is read first: its sum of 1 s comes before the first forward, the two updates of
+    # what is there already pass meanwhile, and the other two come inside it.
+    assert timeline.step_seconds == approx(1 + 12 + 2 * 0.5)
+    assert [span.label for span in timeline.spans if span.rank == 0 and span.what.op is Op.STEP] == [
+        "STEP s0.2",
+        "STEP s0.1",
+        "STEP s0.3",
+        "STEP s0.0",
+    ]

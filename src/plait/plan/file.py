@@ -23,6 +23,7 @@ class _Stage(BaseModel):
     devices: list[int] = Field(min_length=1)
     shares: list[float] = Field(min_length=1)
     recompute: bool = False
+    sums_as_final: int | None = Field(default=None, ge=0)
 
 
 class _PlanFile(BaseModel):
@@ -116,7 +117,10 @@ def load_plan(path: Path | str) -> Plan:
         batch_size=parsed.batch_size,
         micro_batches=parsed.micro_batches,
         schedule=parsed.schedule,
-        stages=tuple(StagePlan(s.start, s.end, tuple(s.devices), tuple(s.shares), s.recompute) for s in parsed.stages),
+        stages=tuple(
+            StagePlan(s.start, s.end, tuple(s.devices), tuple(s.shares), s.recompute, s.sums_as_final)
+            for s in parsed.stages
+        ),
         sync=parsed.sync,
         overlap=parsed.overlap,
         lanes=tuple(parsed.lanes),

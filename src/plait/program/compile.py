@@ -60,7 +60,7 @@ def compile_program(plan: Plan, graph: Graph, *, batch_rows: int | None = None, 
         computations = _computations(plan, schedule, stages, edges)
         _add_messages(computations, stages, edges)
         overlap = "backward" if clip and plan.overlap == "full" else plan.overlap
-        endings = _endings(schedule)
+        endings = _endings(schedule, plan if overlap == "full" else None)
         ending_of = {rank: found for found in endings for stage in found.stages for rank in stages[stage].ranks}
         ranks = (
             tuple(
@@ -85,10 +85,13 @@ def _schedule(plan: Plan, micro_batches: int) -> Schedule:
     return make_schedule(plan.schedule, plan.positions, micro_batches)
 
 
-def _endings(schedule: Schedule) -> list[Endings]:
+def _endings(schedule: Schedule, plan: Plan | None) -> list[Endings]:
+    """With a plan whose sums may begin in another order than that in which gradients become final."""
+    stages = plan.stages if plan is not None else ()
+    as_final = {index: s.sums_as_final for index, s in enumerate(stages) if s.sums_as_final is not None}
     split = {action.stage for lane in schedule.lanes for action in lane if action.kind == "W"}
     backwards = [dict.fromkeys(action.stage for action in reversed(lane)) for lane in schedule.lanes]
-    return [Endings(list(stages)[::-1], split) for stages in backwards]
+    return [Endings(list(ended)[::-1], split, as_final) for ended in backwards]
 
 
 def _stage_tables(plan: Plan, cuts: Sequence[StageCut], sizes: Sequence[int]) -> tuple[StageTable, ...]:

@@ -333,12 +333,31 @@ class _Step:
         """There is nothing to await in the first of all steps, or where a sum of the step before is used already."""
         if ins.name not in self.executor.under_way:
             return
+        if ins.name not in self.sums_begun:
+            self._use_others_meanwhile(ins.name)
         pending, since = self.executor.under_way.pop(ins.name)
         start = self.clock.now()
         self._wait(pending, ins)
         self._record("wait", ins, start)
         self._record("reduce", ins, since if ins.name in self.sums_begun else self.start)
         self.summed.add(ins.name)
+
+    def _use_others_meanwhile(self, name: str) -> None:
+        """Until a sum of the step before is there, those that are there are used; a GPU waits without its host."""
+        if not isinstance(self.clock, HostClock):
+            return
+        limit = time.monotonic() + _GLANCING
+        pending, _ = self.executor.under_way[name]
+        others = [other for other in self.awaited if other != name and other not in self.sums_begun]
+        while not pending.done() and time.monotonic() < limit:
+            there = [o for o in others if o in self.executor.under_way and self.executor.under_way[o][0].done()]
+            if not there:
+                if not any(other in self.executor.under_way for other in others):
+                    return
+                time.sleep(_GLANCE)
+            for other in there[:1]:
+                self._await(Instruction(Op.AWAIT, name=other))
+                self._update(Instruction(Op.STEP, name=other))
 
     def _use_what_is_there(self, names: Sequence[str]) -> None:
         """Sums that have come are used as long as nobody waits for this rank."""

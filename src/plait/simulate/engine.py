@@ -270,8 +270,18 @@ class _Engine:
         return together + self.times.meeting
 
     def _await_carried(self, rank: int, instruction: Instruction, now: float) -> float:
+        """Gives the time at which a sum of the step before is there; those that come sooner are used meanwhile."""
         key = rank, instruction.name
-        return now if key in self.used_early else self.collectives.await_carried(rank, instruction, now)
+        if key in self.used_early:
+            return now
+        until = self.collectives.carried.get(key, 0.0)
+        for name in self.parts[rank].carried if self.hosts[rank] is None else ():
+            other = rank, name
+            there = max(now, self.collectives.carried.get(other, 0.0))
+            if other != key and other not in self.used_early and there < until:
+                now = self._use(rank, name, there)
+                self.used_early.add(other)
+        return self.collectives.await_carried(rank, instruction, now)
 
     def _use_at_the_end(self, rank: int, now: float, until: float) -> None:
         """While a rank waits for others to end their step it updates what has been summed, for the next one."""

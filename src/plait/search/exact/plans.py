@@ -16,7 +16,7 @@ from plait.plan import Plan, even_stages, validate
 
 
 def all_plans(graph: Graph, cluster: Cluster, batch_size: int, micro_batches: int) -> Iterator[Plan]:
-    """Those that can run, without overlap: a row for every replica, no stage replicated whose rows must stay together."""
+    """Those that can run, without overlap: a row for every replica, no stage replicated whose rows must stay whole."""
     num_atoms, num_devices = len(graph.atoms), len(cluster.devices)
     for used in range(1, num_devices + 1):
         for stages in range(1, min(used, num_atoms) + 1):
