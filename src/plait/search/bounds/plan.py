@@ -18,9 +18,13 @@ size for which they are shortest, and every serial resource is bounded by Jackso
 Overlap (`Plan.overlap`). With `backward` the steps come before the loss is known to all, T = L + meeting, and are work
 of their rank (`loads`). A stage's sums begin one after the other no sooner than its last computation, so they end no
 earlier than S - (its longest computation) after it, S being the seconds of all its sums. With `full` they may end in
-any step, so nothing of them is in any tail, and channels have them at any time; but in a row of steps the sum of the
-bucket that the first atom of a stage reads lies between the last backward and the next first forward of that stage:
-where the stage has its ranks for itself and its backwards are whole, T is at least its load and that sum (`around`).
+the next step, so nothing of them is in any tail, and channels have them at any time; T = L + meeting with steps as
+work. But in a row of steps all sums of a stage lie between the start of its last backward (or W) in one step and the
+end of its first forward in the next, which cannot end before the last of them; and where its backwards are whole, the
+sum of the bucket that its first atom reads lies between the two. So with H the longest forward and backward (or W) of
+a rank, and h that bucket's sum, A = max(S - H, h) is exposed: T is at least the rank's load and A (`around`), and,
+where all rows come first to the first stage, L + A for all paths that end there. On hosts whose ranks share cores
+nothing is said of A, for there computations may take longer.
 
 The sums of a stage's n buckets are taken as n of the mean size, which is exact for times that are affine in the
 bytes and no more than the true sum wherever they are convex. O(places + messages of one micro-batch), times the
@@ -48,17 +52,29 @@ def plan_bound(plan: Plan, graph: Graph, costs: Costs) -> Bound:
     """The strongest of the arguments above."""
     tables, counts = step_tables(plan, graph)
     times = Times(tables, plan, costs)
-    step = _Step(graph, times, counts, gradient_sums(graph, times))
-    found = strongest(NOTHING, *step.loads(), *step.coupled(), *step.hosts(), *step.channels(), *step.in_flight())
+    sums = gradient_sums(graph, times)
+    step = _Step(graph, times, counts, sums)
+    found = step.bound()
     if plan.overlap == "off":
         return found.later(times.meeting + slowest_step(times))
-    return strongest(found.later(times.meeting), *step.around())
+    found = found.later(times.meeting)
+    if plan.overlap == "full":
+        found = strongest(found, *step.around())
+        between = step.between_steps()
+        if between > times.meeting:
+            found = strongest(found, _Step(graph, times, counts, sums, between).bound())
+    return found
 
 
 class _Step:
-    """The serial resources of a step, each with what it must do."""
+    """The serial resources of a step, each with what it must do.
 
-    def __init__(self, graph: Graph, times: Times, counts: Sequence[int], sums: Sequence[Sum]) -> None:
+    `between` are the seconds that surely lie between the first stage's last backward and its next forward.
+    """
+
+    def __init__(
+        self, graph: Graph, times: Times, counts: Sequence[int], sums: Sequence[Sum], between: float = 0.0
+    ) -> None:
         self.graph, self.times, self.plan, self.sums = graph, times, times.plan, sums
         self.tables = times.program
         self.ranks, self.passages = passages(self.tables, counts, times)
@@ -66,6 +82,7 @@ class _Step:
         self.overlap = times.plan.overlap
         self.steps = step_of_each(times) if self.overlap != "off" else []
         self.after_stage = [self._after(index) for index in range(len(self.tables.stages))]
+        self.after_stage[0] = max(self.after_stage[0], between)
         self.paths = [longest_paths(passage, self.after_stage) for passage in self.passages]
         self.working = sorted({place for passage in self.passages for stage in passage.working for place in stage})
         self.places = [
@@ -84,24 +101,39 @@ class _Step:
         found = [s for s in self.sums if stage in s.stages]
         return max((max(s.seconds - (hidden if len(s.stages) == 1 else 0.0), 0.0) for s in found), default=0.0)
 
+    def bound(self) -> Bound:
+        return strongest(NOTHING, *self.loads(), *self.coupled(), *self.hosts(), *self.channels(), *self.in_flight())
+
     def around(self) -> Iterator[Bound]:
-        """With the sums that lie between a stage's last backward in one step and its first forward in the next."""
-        if self.overlap != "full":
-            return
+        """A rank's load with the sums that lie between a stage's last backward and its next first forward."""
         for found in self.sums:
-            (first, *others) = found.stages
-            alone = sum(stage.ranks == self.tables.stages[first].ranks for stage in self.tables.stages) == 1
-            if (
-                found.head
-                and alone
-                and not others
-                and not any(p.weights[q] for p in self.passages for q in self.places[first])
-            ):
-                for place in self.places[first]:
-                    rank = self.ranks[place]
+            for place in self.places[found.stages[0]]:
+                exposed = self._exposed(found, place)
+                if exposed:
                     items = [item._replace(release=0.0, tail=0.0) for item in self.computations[place]]
-                    where = self._where(rank, [place])
-                    yield Bound(serial_bound(items) + self.steps[rank] + found.head, "load and sum", where)
+                    where = self._where(self.ranks[place], [place])
+                    yield Bound(serial_bound(items) + exposed, "load and sums", where)
+
+    def between_steps(self) -> float:
+        """The exposed sums of the first stage, where all rows come to it first."""
+        later = [place for places in self.places[1:] for place in places]
+        fed = {message.sink for passage in self.passages for message in passage.messages}
+        if not fed.issuperset(later):
+            return 0.0
+        return max(
+            (min(self._exposed(found, place) for place in self.places[0]) for found in self.sums if 0 in found.stages),
+            default=0.0,
+        )
+
+    def _exposed(self, found: Sum, place: int) -> float:
+        device = self.plan.cluster.devices[self.plan.devices[self.ranks[place]]]
+        shared = any(host.name == device.host and host.compute_slots is not None for host in self.plan.cluster.hosts)
+        if len(found.stages) > 1 or shared:
+            return 0.0
+        forward = max(passage.forward[place] for passage in self.passages)
+        last = max(max(passage.backward[place], passage.weights[place]) for passage in self.passages)
+        whole = not any(passage.weights[place] for passage in self.passages)
+        return max(found.seconds - forward - last, found.head if whole else 0.0)
 
     def _sizes(self, place: int) -> list[tuple[Passage, Paths]]:
         """The sizes of micro-batch of which the place has rows."""
