@@ -148,7 +148,7 @@ class Bench:
             except NotTrusted:
                 continue
             self.trusted = self.trusted and not found.findings.why_not_trusted()
-            return list(found.seconds), found.simulated.step_seconds
+            return list(found.steps), found.simulated.step_seconds
         raise AssertionError("a forced play is trusted")
 
     def _played_plain(self, plan: Plan) -> list[float]:

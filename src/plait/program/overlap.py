@@ -112,20 +112,21 @@ class _Sums:
         for index, ins in enumerate(self.instructions):
             if ins.op is Op.F:
                 forwards.setdefault(ins.stage, index)
-        used: defaultdict[int, list[Instruction]] = defaultdict(list)
-        for bucket in sorted(buckets, key=lambda bucket: bucket.readers):
-            places = [forwards[stage] for stage in forwards if self._reads(stage, bucket)]
+        used: list[tuple[int, int, Bucket]] = []  # by the index of the forward, and the atom that reads first
+        for bucket in buckets:
+            places = [(forwards[s], atom) for s in forwards for atom, _ in bucket.readers if self._has(s, atom)]
             if places:
-                forward = self.instructions[min(places)]
-                used[min(places)] += [_inside(op, bucket, forward) for op in (Op.AWAIT, Op.STEP)]
+                used.append((*min(places), bucket))
             else:
                 self.first += [Instruction(op, name=bucket.name) for op in (Op.AWAIT, Op.STEP)]
-        for index, found in used.items():
+        inside: defaultdict[int, list[Instruction]] = defaultdict(list)
+        for index, _, bucket in sorted(used, key=lambda found: found[:2]):
+            inside[index] += [_inside(op, bucket, self.instructions[index]) for op in (Op.AWAIT, Op.STEP)]
+        for index, found in inside.items():
             self.before[index][:0] = found
 
-    def _reads(self, stage: int, bucket: Bucket) -> bool:
-        table = self.stages[stage]
-        return any(table.start <= atom < table.end for atom, _ in bucket.readers)
+    def _has(self, stage: int, atom: int) -> bool:
+        return self.stages[stage].start <= atom < self.stages[stage].end
 
     def written(self) -> Iterator[Instruction]:
         yield from self.first

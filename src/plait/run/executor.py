@@ -362,9 +362,7 @@ class _Step:
     def _use_what_is_there(self, names: Sequence[str]) -> None:
         """Sums that have come are used as long as nobody waits for this rank."""
         for name in names:
-            if name in self.executor.under_way:
-                if not self.executor.under_way[name][0].done():
-                    return
+            if name in self.executor.under_way and self.executor.under_way[name][0].done():
                 self._await(Instruction(Op.AWAIT, name=name))
                 self._update(Instruction(Op.STEP, name=name))
 

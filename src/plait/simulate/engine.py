@@ -236,9 +236,8 @@ class _Engine:
             return now  # others may need its core
         for what, _ in inside:
             key = rank, what.name
-            if what.op is Op.AWAIT and key not in self.used_early:
-                if self.collectives.carried.get(key, 0.0) > now:
-                    break
+            there = self.collectives.carried.get(key, 0.0) <= now
+            if what.op is Op.AWAIT and there and key not in self.used_early:
                 now = self._use(rank, what.name, now)
                 self.used_early.add(key)
         return now
@@ -289,10 +288,9 @@ class _Engine:
             return
         for name in self.parts[rank].carried:
             summed = self.collectives.sums[name].end
-            if summed < 0.0 or max(now, summed) + self.times.step(rank, name) > until:
-                break
-            now = self._use(rank, name, max(now, summed))
-            self.used_at_the_end.add((rank, name))
+            if summed >= 0.0 and max(now, summed) + self.times.step(rank, name) <= until:
+                now = self._use(rank, name, max(now, summed))
+                self.used_at_the_end.add((rank, name))
 
     def _compute_with_others(
         self, rank: int, instruction: Instruction, now: float, seconds: float

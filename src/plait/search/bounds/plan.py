@@ -106,9 +106,9 @@ class _Step:
 
     def around(self) -> Iterator[Bound]:
         """A rank's load with the sums that lie between a stage's last backward and its next first forward."""
-        for found in self.sums:
-            for place in self.places[found.stages[0]]:
-                exposed = self._exposed(found, place)
+        for stage, places in enumerate(self.places):
+            for place in places:
+                exposed = self._exposed(stage, place)
                 if exposed:
                     items = [item._replace(release=0.0, tail=0.0) for item in self.computations[place]]
                     where = self._where(self.ranks[place], [place])
@@ -120,20 +120,24 @@ class _Step:
         fed = {message.sink for passage in self.passages for message in passage.messages}
         if not fed.issuperset(later):
             return 0.0
-        return max(
-            (min(self._exposed(found, place) for place in self.places[0]) for found in self.sums if 0 in found.stages),
-            default=0.0,
-        )
+        return min(self._exposed(0, place) for place in self.places[0])
 
-    def _exposed(self, found: Sum, place: int) -> float:
+    def _exposed(self, stage: int, place: int) -> float:
+        """A of the sums of one stage, over one of its ranks."""
         device = self.plan.cluster.devices[self.plan.devices[self.ranks[place]]]
-        shared = any(host.name == device.host and host.compute_slots is not None for host in self.plan.cluster.hosts)
-        if len(found.stages) > 1 or shared:
+        if any(host.name == device.host and host.compute_slots is not None for host in self.plan.cluster.hosts):
             return 0.0
+        own = [found for found in self.sums if stage in found.stages]
+        busy: defaultdict[int, float] = defaultdict(float)
+        for found in own:
+            for channel, seconds in found.hops:
+                busy[channel] += seconds
+        longest = max([*(found.seconds for found in own), *busy.values()], default=0.0)
         forward = max(passage.forward[place] for passage in self.passages)
         last = max(max(passage.backward[place], passage.weights[place]) for passage in self.passages)
         whole = not any(passage.weights[place] for passage in self.passages)
-        return max(found.seconds - forward - last, found.head if whole else 0.0)
+        at_once = max((found.head for found in own if found.stages[0] == stage and whole), default=0.0)
+        return max(longest - forward - last, at_once)
 
     def _sizes(self, place: int) -> list[tuple[Passage, Paths]]:
         """The sizes of micro-batch of which the place has rows."""

@@ -17,7 +17,7 @@ class Sum:
     stages: tuple[int, ...]
     seconds: float
     hops: tuple[tuple[int, float], ...]  # channels, and how long each is busy
-    head: float  # seconds of the bucket that the stage's first atom reads, if any
+    head: float  # seconds of the bucket that the first of these stages reads in its first atom, if any
 
 
 def gradient_sums(graph: Graph, times: Times) -> tuple[Sum, ...]:
@@ -41,7 +41,7 @@ def gradient_sums(graph: Graph, times: Times) -> tuple[Sum, ...]:
     for stages, mean in means.items():
         seconds, hops = asked.reduce(mean.name)
         count = len(groups[stages])
-        first = [b for b in groups[stages] if len(stages) == 1 and b.readers[0][0] == starts[stages[0]]]
+        first = [b for b in groups[stages] if b.readers[0][0] == starts[stages[0]]]
         head = max((times.reduce(bucket.name)[0] for bucket in first), default=0.0)
         sums.append(Sum(stages, count * seconds, tuple((channel, count * busy) for channel, busy in hops), head))
     return tuple(sums)
