@@ -1,6 +1,5 @@
 """The noun `Layout`: which atoms on which devices in how many micro-batches; a plan but for its order."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -42,12 +41,10 @@ class Layout:
         """Whether a group holds more than one stage."""
         return len(self.positions) < self.num_stages
 
-    def plan(
-        self, problem: Problem, groups: Groups, schedule: str, sums_as_final: Sequence[int | None], **choices: Any
-    ) -> Plan:
+    def plan(self, problem: Problem, groups: Groups, schedule: str, **choices: Any) -> Plan:
         edges = (0, *self.boundaries, len(problem.graph.atoms))
         stages = tuple(
-            StagePlan(edges[i], edges[i + 1], group, groups.shares(group), self.recompute[i], sums_as_final[i])
+            StagePlan(edges[i], edges[i + 1], group, groups.shares(group), self.recompute[i])
             for i, group in enumerate(self.groups)
         )
         return Plan(

@@ -67,19 +67,14 @@ def orders(
     They leave `reserve` bytes free at each position.
     """
     if not _are_made(layout, wanted):
-        sums = scorer.sums_as_final(layout, split=False)
-        return [Ordered(scorer(layout), layout.plan(problem, groups, wanted or "1f1b", sums))]
+        return [Ordered(scorer(layout), layout.plan(problem, groups, wanted or "1f1b"))]
     sweeps = _Sweeps(layout, scorer, reserve or [0] * len(layout.positions))
     found: dict[tuple[str, ...], _Order] = {}
     for order in (*map(sweeps.order, sweeps.ways(wanted)), *(sweeps.by_name() if wanted is None else ())):
         found.setdefault(order.lanes, order)
     least = scorer(layout)
-    sums_of = {split: scorer.sums_as_final(layout, split=split) for split in (False, True)}
     return [
-        Ordered(
-            max(order.seconds, least),
-            layout.plan(problem, groups, order.name, sums_of[order.name == SPLIT], lanes=order.lanes),
-        )
+        Ordered(max(order.seconds, least), layout.plan(problem, groups, order.name, lanes=order.lanes))
         for order in sorted(found.values())
     ]
 

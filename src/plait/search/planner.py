@@ -34,6 +34,7 @@ from plait.search.orders import FUSED, SPLIT, orders, promise
 from plait.search.problem import Problem
 from plait.search.score import Scorer
 from plait.search.seeds import coarse_for, least_memory, rough_for, seeds
+from plait.search.sum_order import with_sum_order
 from plait.search.virtual import virtual_layouts
 from plait.search.wishes import Wishes, check_wishes
 
@@ -290,6 +291,7 @@ class _Search:
                 tried.add((plan.schedule, plan.lanes))
                 yield seconds * off
                 start = time.perf_counter()
+                plan = with_sum_order(plan, self.problem.graph, self.problem.costs)
                 try:
                     found = self._step_time(plan)
                     off = found / seconds

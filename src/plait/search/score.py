@@ -128,21 +128,6 @@ class Scorer:
         step = stages[0].after if self.overlap == "full" else longest
         return LayoutTimes(stages, sums, step, *self._channels(layout, size, sums))
 
-    def sums_as_final(self, layout: Layout, *, split: bool) -> list[int | None]:
-        """Per stage, how many of its sums begin before its last backward ends: those behind them go as they are needed.
-
-        Weight gradients that were put off are final in the order in which they are needed.
-        """
-        found: list[int | None] = [None] * layout.num_stages
-        times = self.times(layout)
-        if self.overlap == "full" and not split and times is not None:
-            for one in times.sums:
-                backward = sum(times.stages[one.stages[0]][1:3])
-                begun = 1 + int((one.buckets - 1) * backward / one.seconds) if one.seconds else one.buckets
-                if len(one.stages) == 1 and begun < one.buckets:
-                    found[one.stages[0]] = begun
-        return found
-
     def _exposed(self, found: "Sum", times: StageTimes) -> float:
         """Of the seconds of a sum, those that nothing of its stage hides."""
         if self.overlap == "off" or len(found.stages) > 1:
