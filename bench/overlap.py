@@ -36,6 +36,8 @@ from plait.graph import Graph
 from plait.plan import OVERLAPS, Plan
 from plait.program import COMPUTE, compile_program
 from plait.search import Wishes, find_plans
+from plait.simulate import Timeline
+from plait.simulate.exposed import Cause, exposures
 from plait.simulate.times import Times
 
 SHARES, QUICK_SHARES = (0.1, 0.25, 0.5, 1.0), (0.5,)
