@@ -275,12 +275,12 @@ def test_sums_pass_beside_the_backward_and_updates_beside_sums():
 
 def test_the_next_step_waits_only_for_what_it_reads():
     timeline = overlapped("full")
-    # The bucket that is final last is read first: its sum of 1 s comes before the first forward, the two updates of
-    # what is there already pass meanwhile, and the other two come inside it.
-    assert timeline.step_seconds == approx(1 + 12 + 2 * 0.5)
+    # The bucket that is final last is read first, and its sum takes the first second of the next step. The others' are
+    # there by then, so they are updated meanwhile, for half a second longer.
+    assert timeline.step_seconds == approx(3 * 0.5 + 0.5 + 12)
     assert [span.label for span in timeline.spans if span.rank == 0 and span.what.op is Op.STEP] == [
         "STEP s0.2",
         "STEP s0.1",
-        "STEP s0.3",
         "STEP s0.0",
+        "STEP s0.3",
     ]

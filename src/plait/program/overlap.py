@@ -73,8 +73,9 @@ def _in_order(buckets: Sequence[Bucket], endings: Endings) -> list[Bucket]:
     """In the order in which the sums begin; tied ones in the end."""
     found: list[Bucket] = []
     for stage in endings.stages:
-        needed = sorted((bucket for bucket in buckets if bucket.stage == stage), key=lambda bucket: bucket.readers)
-        final = needed if stage in endings.split else needed[::-1]
+        own = [bucket for bucket in buckets if bucket.stage == stage]
+        needed = sorted(own, key=lambda bucket: bucket.readers)
+        final = sorted(own, key=lambda bucket: bucket.readers, reverse=stage not in endings.split)
         at_once = final[: endings.as_final.get(stage, len(final))]
         found += at_once + [bucket for bucket in needed if bucket not in at_once]
     return found + [bucket for bucket in buckets if bucket.tied]
