@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from plait.cluster import Cluster
-from plait.cost import Costs
+from plait.cost import Costs, sync_seconds
 from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.plan import Plan
@@ -46,6 +46,7 @@ _PATIENCE = 0.1  # seconds of a step that are worth as much as the time to find 
 _EXPECTED = 0.25, 1024  # seconds to judge 1024 micro-batches of replicas
 _FITTINGS = 3  # times the orders of a layout are made again to hold less
 _ANSWERED = 8  # plans of an answer
+_WAYS_TO_SUM = ("hierarchical", "ring")
 _SPLITTING = ("zb-h1", "zb-h2", "zb-v")
 MANY_STAGES = ("interleaved", "zb-v")
 _VIRTUAL = 3  # layouts of which those with several stages at a position are made
@@ -152,7 +153,7 @@ class _Search:
         self.loads = fine_loads(problem.graph, problem.costs)
         self.rough = rough_for(self.loads, self.limits)
         self.coarse = coarse_for(problem, self.loads, self.limits)
-        self.groups = Groups(problem.cluster, problem.costs, wishes.sync or "hierarchical")
+        self.groups = Groups(problem.cluster, problem.costs, wishes.sync or _usual_sum(problem))
         self.scorer = Scorer(problem, self.loads, self.groups, split=wishes.schedule in (None, SPLIT, *_SPLITTING))
         self.may = Freedom(
             self.limits,
@@ -291,11 +292,12 @@ class _Search:
                 tried.add((plan.schedule, plan.lanes))
                 yield seconds * off
                 start = time.perf_counter()
-                plan = with_sum_order(plan, self.problem.graph, self.problem.costs)
+                plan = self._ready(plan)
                 try:
                     found = self._step_time(plan)
                     off = found / seconds
-                    yield _Judged(found, plan, time.perf_counter() - start)
+                    judged = _Judged(found, plan, time.perf_counter() - start)
+                    yield self._summed_otherwise(judged) if self.fastest and self.fastest[0] is plan else judged
                 except PlaitError as error:
                     self.rejected.append((name_of(plan), str(error)))
                     missing = error.missing_bytes if isinstance(error, DoesNotFit) else {}
@@ -306,6 +308,22 @@ class _Search:
             for place, stages in enumerate(layout.positions):
                 reserve[place] += max(missing.get(rank, 0) for rank in plan.stage_ranks(stages[0]))
             self.misjudged[layout.micro_batches] = max(reserve)
+
+    def _ready(self, plan: Plan) -> Plan:
+        return with_sum_order(plan, self.problem.graph, self.problem.costs)
+
+    def _summed_otherwise(self, judged: _Judged) -> _Judged:
+        """The fastest plan so far with the way to sum gradients that suits it best, where the user left that open."""
+        if self.wishes.sync is not None or judged.plan.most_replicas == 1:
+            return judged
+        for sync in _WAYS_TO_SUM:
+            if sync != judged.plan.sync:
+                start = time.perf_counter()
+                plan = self._ready(replace(judged.plan, sync=sync))
+                found = self._step_time(plan)
+                if found < judged.seconds:
+                    judged = _Judged(found, plan, time.perf_counter() - start)
+        return judged
 
     def _step_time(self, plan: Plan) -> float:
         """Of the fastest so far it is sure that they fit."""
@@ -327,6 +345,13 @@ class _Search:
             f"no plan was found for batch size {self.problem.batch_size} on {len(self.problem.cluster.devices)} "
             f"devices with {self.wishes}. Loosen a wish, or give the search more time with --budget."
         )
+
+
+def _usual_sum(problem: Problem) -> str:
+    """What sums all gradients over all devices fastest; others are tried on the best plans."""
+    trained = sum(parameter.num_bytes for parameter in problem.graph.parameters if parameter.trainable)
+    devices = range(len(problem.cluster.devices))
+    return min(_WAYS_TO_SUM, key=lambda sync: sync_seconds(sync, trained, devices, problem.cluster)[0])
 
 
 def _effort(layout: Layout) -> int:
