@@ -142,6 +142,7 @@ def as_data(told: Told, graph: Graph) -> dict[str, Any]:
         "micro_batches": plan.micro_batches,
         "schedule": plan.schedule,
         "sync": plan.sync,
+        "overlap": plan.overlap,
         "stages": [_stage_data(best, graph, index) for index in range(len(plan.stages))],
         "idle_devices": idle_devices(plan),
         "exposed": [exposed_data(rank) for rank in exposures(best.timeline)],

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from plait.graph import Value
 from plait.program import Instruction, Op, Program
-from plait.run.backend import Gradients, MicroBatch, Stage, StepInputs
+from plait.run.backend import Calls, Gradients, MicroBatch, Stage, StepInputs
 from plait.run.clock import Clock, HostClock, Moment
 from plait.run.errors import RankFailure, is_lost_peer
+from plait.run.inside import in_order, make_the_rest, once
 from plait.run.stage import InFlight
 from plait.run.summing import Summing
 from plait.run.transport import Pending, Transport
@@ -186,39 +187,38 @@ class _Step:
         self._collect(ins, False)
         for value, source in self.takes.get(ins.stage, ()):
             micro.received[value.name] = self.flying[source, ins.micro_batch].value(value.name).detach()
-        before_use = self._calls(ins, [what for what in inside if what.op in (Op.AWAIT, Op.STEP)])
-        when_made = self._calls_in_order(ins, [what for what in inside if what.op is Op.SEND])
+        before_use = once(self._calls(ins, [what for what in inside if what.op in (Op.AWAIT, Op.STEP)]))
+        # Peers expect messages, and below sums, in the order of the program.
+        when_made = in_order(self._calls(ins, [what for what in inside if what.op is Op.SEND]))
         self.begun = self.clock.now()
         stage.forward(micro, self._micro_batch(ins), before_use, when_made)
         if micro.loss is not None:
             self.losses.append(micro.loss.detach().double() * (ins.rows / self.program.batch_rows))
-        self._record("compute", ins, self.begun)
-        self._call_the_rest(when_made)
+        self._computed(ins, when_made)
 
     def _taken_inside(self) -> list[Instruction]:
         inside, self.inside = self.inside, []
         return inside
 
     def _calls(self, computation: Instruction, inside: Sequence[Instruction]) -> dict[str, Callable[[], None]]:
-        """By bucket or value, what to do in the middle of a computation. A call forgets itself."""
+        """By bucket or value, what to do in the middle of a computation."""
         by_name: dict[str, list[Instruction]] = {}
         for what in inside:
             by_name.setdefault(what.name, []).append(what)
-        calls: dict[str, Callable[[], None]] = {}
 
-        def call(name: str) -> None:
-            del calls[name]
+        def do(all_of_it: Sequence[Instruction]) -> None:
             self._record("compute", computation, self.begun)
-            for what in by_name[name]:
+            for what in all_of_it:
                 self.actions[what.op](what)
             self.begun = self.clock.now()
 
-        calls |= {name: partial(call, name) for name in by_name}
-        return calls
+        return {name: partial(do, all_of_it) for name, all_of_it in by_name.items()}
 
-    def _call_the_rest(self, calls: Mapping[str, Callable[[], None]]) -> None:
-        for call in list(calls.values()):
-            call()
+    def _computed(self, ins: Instruction, left: Calls) -> None:
+        """A computation is done; what the stage could not tell when to do is done now."""
+        self._record("compute", ins, self.begun)
+        self.begun = self.clock.now()
+        make_the_rest(left)
 
     def _micro_batch(self, ins: Instruction) -> MicroBatch:
         index = ins.micro_batch
@@ -231,40 +231,19 @@ class _Step:
             gradient = self.flying[sink, ins.micro_batch].input_gradients.pop(value.name, None)
             if gradient is not None:
                 micro.add_gradient(value.name, gradient)
-        when_final = self._calls_in_order(ins, self._taken_inside())
+        when_final = in_order(self._calls(ins, self._taken_inside()))
         self.begun = self.clock.now()
         stage.backward(micro, ins.rows / self.program.batch_rows, when_final)
         if ins.op is Op.B:
             stage.add_weight_gradients(micro, when_final)
-        self._record("compute", ins, self.begun)
-        self._call_the_rest(when_final)
+        self._computed(ins, when_final)
 
     def _add_weight_gradients(self, ins: Instruction) -> None:
-        when_final = self._calls_in_order(ins, self._taken_inside())
+        when_final = in_order(self._calls(ins, self._taken_inside()))
         self.begun = self.clock.now()
         micro = self.flying[ins.stage, ins.micro_batch]
         self.executor.stages[ins.stage].add_weight_gradients(micro, when_final)
-        self._record("compute", ins, self.begun)
-        self._call_the_rest(when_final)
-
-    def _calls_in_order(self, computation: Instruction, inside: Sequence[Instruction]) -> dict[str, Callable[[], None]]:
-        """Peers expect sums and messages in the order of the program, so what is ready sooner waits for those before.
-
-        Several messages with rows of one value leave together.
-        """
-        begin = self._calls(computation, inside)
-        waiting = list(begin)
-        ready: set[str] = set()
-        calls: dict[str, Callable[[], None]] = {}
-
-        def call(name: str) -> None:
-            del calls[name]
-            ready.add(name)
-            while waiting and waiting[0] in ready:
-                begin[waiting.pop(0)]()
-
-        calls |= {name: partial(call, name) for name in waiting}
-        return calls
+        self._computed(ins, when_final)
 
     def _in_flight(self, ins: Instruction) -> InFlight:
         """The micro-batch on this stage; receives may have made it before its forward comes."""
