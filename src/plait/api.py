@@ -32,6 +32,7 @@ def plan(
     recompute: bool | None = None,
     sync: str | None = None,
     overlap: str | None = None,
+    bucket_bytes: int | None = None,
     budget_seconds: float = DEFAULT_BUDGET,
     name: str = "model",
 ) -> Plan:
@@ -41,7 +42,7 @@ def plan(
     `optimizer` is only asked how much memory and time it takes. `pins` say where stages may begin and end, in words
     such as "cut before blocks.2" or "keep embed, head" (`plait.search.pins`). `budget_seconds` is for the search.
     """
-    wishes = Wishes(replicas, stages, micro_batches, schedule, as_pins(pins), recompute, sync, overlap)
+    wishes = Wishes(replicas, stages, micro_batches, schedule, as_pins(pins), recompute, sync, overlap, bucket_bytes)
     found = cluster if isinstance(cluster, Cluster) else load_cluster(str(cluster))
     captured = build_graph(model, example_batch, loss=loss, name=name)
     limits_of(wishes.pins, captured.graph)  # pins that cannot hold are told before anything is measured

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from plait.cluster.suggestions import did_you_mean
+from plait.cluster.units import parse_bytes
 from plait.cost import check_synchronisation
 from plait.errors import PlaitError
 from plait.plan import OVERLAPS, Plan
@@ -55,6 +56,7 @@ class Flags:
     recompute: bool | None = None
     sync: str | None = None
     overlap: str | None = None
+    bucket_size: str | None = None
     budget: float | None = None
     pin: list[str] | None = None
     pins: Path | None = None
@@ -69,6 +71,7 @@ class Flags:
             recompute=self.recompute,
             sync=_sync(self.sync),
             overlap=_overlap(self.overlap),
+            bucket_bytes=None if self.bucket_size is None else parse_bytes(self.bucket_size, name="--bucket-size"),
         )
         budget = DEFAULT_BUDGET if self.budget is None else self.budget
         if self.schedule is not None and self.schedule.lower().endswith(".csv"):

@@ -68,6 +68,15 @@ OverlapOption = Annotated[
         rich_help_panel=_FIXED,
     ),
 ]
+BucketSizeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bucket-size",
+        metavar="SIZE",
+        help='How much of a gradient is summed at a time, as in "8 MiB".',
+        rich_help_panel=_FIXED,
+    ),
+]
 BudgetOption = Annotated[
     float | None,
     typer.Option("--budget", min=0.0, metavar="SECONDS", help="Time to search for plans.", rich_help_panel=_FIXED),

@@ -18,6 +18,7 @@ from plait.cli.explain import explain_cuts, question
 from plait.cli.files import Output, all_or_none
 from plait.cli.options import (
     BatchOption,
+    BucketSizeOption,
     BudgetOption,
     ClusterOption,
     DtypeOption,
@@ -67,6 +68,7 @@ def command(
     recompute: RecomputeOption = None,
     sync: SyncOption = None,
     overlap: OverlapOption = None,
+    bucket_size: BucketSizeOption = None,
     budget: BudgetOption = None,
     pin: PinOption = None,
     pins: PinsOption = None,
@@ -128,7 +130,9 @@ def command(
 
     With --profile, the model of another tool's profile instead of JOB.
     """
-    asked = Flags(stages, replicas, micro_batches, schedule, recompute, sync, overlap, budget, pin, pins).asked()
+    asked = Flags(
+        stages, replicas, micro_batches, schedule, recompute, sync, overlap, bucket_size, budget, pin, pins
+    ).asked()
     planners = compared(compare)
     if between is not None or explain not in (None, "plans"):
         cuts = question(explain, between)

@@ -11,6 +11,7 @@ from plait.cli.answer import Told, show
 from plait.cli.asked import Flags, check_batch
 from plait.cli.options import (
     BatchOption,
+    BucketSizeOption,
     BudgetOption,
     ClusterOption,
     DtypeOption,
@@ -56,6 +57,7 @@ def command(
     recompute: RecomputeOption = None,
     sync: SyncOption = None,
     overlap: OverlapOption = None,
+    bucket_size: BucketSizeOption = None,
     budget: BudgetOption = None,
     pin: PinOption = None,
     pins: PinsOption = None,
@@ -101,7 +103,7 @@ def command(
         _as_rank(settings, plan)
         return
     console = Console()
-    flags = Flags(stages, replicas, micro_batches, schedule, recompute, sync, overlap, budget, pin, pins)
+    flags = Flags(stages, replicas, micro_batches, schedule, recompute, sync, overlap, bucket_size, budget, pin, pins)
     if load is not None:
         checkpoint_step(load)
     if save is not None:

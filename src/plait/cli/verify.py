@@ -16,6 +16,7 @@ from torch import Tensor
 from plait.cli.asked import Flags, check_batch
 from plait.cli.options import (
     BatchOption,
+    BucketSizeOption,
     BudgetOption,
     ClusterOption,
     DtypeOption,
@@ -67,6 +68,7 @@ def command(
     recompute: RecomputeOption = None,
     sync: SyncOption = None,
     overlap: OverlapOption = None,
+    bucket_size: BucketSizeOption = None,
     budget: BudgetOption = None,
     pin: PinOption = None,
     pins: PinsOption = None,
@@ -81,7 +83,7 @@ def command(
     ] = None,
 ) -> None:
     """Run a plan and one device on the same batches; exit 0 if loss, gradients and weights agree, else 1."""
-    flags = Flags(stages, replicas, micro_batches, schedule, recompute, sync, overlap, budget, pin, pins)
+    flags = Flags(stages, replicas, micro_batches, schedule, recompute, sync, overlap, bucket_size, budget, pin, pins)
     found = _given(plan, batch, flags) if plan is not None else _planned(job, cluster, batch, flags, dtype, seed)
     if disturb is not None and not 0 <= disturb < found.num_ranks:
         raise PlaitError(f"--disturb-rank {disturb} does not exist: the plan has ranks 0 to {found.num_ranks - 1}.")

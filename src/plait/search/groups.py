@@ -35,6 +35,7 @@ class Groups:
     cluster: Cluster
     costs: Costs
     sync: str
+    wanted_bucket_bytes: int | None = None  # the user's
     _shares: dict[Group, tuple[float, ...]] = field(default_factory=dict)
     _members: dict[tuple[Group, int], tuple[Member, ...]] = field(default_factory=dict)
     _busy: dict[tuple[Group, Group], dict[int, float]] = field(default_factory=dict)
@@ -100,6 +101,8 @@ class Groups:
 
         Smaller buckets begin sooner and keep less waiting.
         """
+        if self.wanted_bucket_bytes is not None:
+            return self.wanted_bucket_bytes
         summing = [self.summing(group) for group in set(groups) if len(group) > 1]
         wanted = max((fixed / (_FIXED_SHARE * per_byte) for fixed, per_byte in summing if per_byte > 0), default=0.0)
         return int(min(max(wanted, _LEAST_BUCKET_BYTES), DEFAULT_BUCKET_BYTES))

@@ -153,7 +153,7 @@ class _Search:
         self.loads = fine_loads(problem.graph, problem.costs)
         self.rough = rough_for(self.loads, self.limits)
         self.coarse = coarse_for(problem, self.loads, self.limits)
-        self.groups = Groups(problem.cluster, problem.costs, wishes.sync or _usual_sum(problem))
+        self.groups = Groups(problem.cluster, problem.costs, wishes.sync or _usual_sum(problem), wishes.bucket_bytes)
         self.scorer = Scorer(problem, self.loads, self.groups, split=wishes.schedule in (None, SPLIT, *_SPLITTING))
         self.may = Freedom(
             self.limits,

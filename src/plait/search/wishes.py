@@ -19,6 +19,7 @@ class Wishes:
     recompute: bool | None = None  # on every stage, or on none
     sync: str | None = None
     overlap: str | None = None
+    bucket_bytes: int | None = None
 
     @property
     def num_stages(self) -> int | None:
