@@ -28,7 +28,7 @@ test: lint
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 test-all: lint
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m ''
+	PLAIT_CASES=new $(BIN)/pytest --numprocesses 2 --dist loadfile -m ''
 
 bench: setup
 	@for file in bench/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

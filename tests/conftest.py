@@ -19,8 +19,11 @@ from hypothesis import HealthCheck, settings
 torch.set_num_threads(1)
 
 # The first draw of a fresh clone builds Hypothesis' tables of characters, and machines are shared: time proves nothing.
-settings.register_profile("plait", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("plait")
+# `make test` draws the same cases every time; `make test-all` draws new ones.
+_LENIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", _LENIENT, derandomize=True, database=None)
+settings.register_profile("new", _LENIENT, print_blob=True)
+settings.load_profile(os.environ.get("PLAIT_CASES", "same"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,6 +8,10 @@ from stage_runner import Outcome, assert_same, run_eagerly, run_staged
 
 from plait.graph import build_graph
 
+# Split rows add up BatchNorm's statistics in another order, and several BatchNorms over three rows that are nearly
+# equal enlarge rounding by up to 1 / sqrt(eps) each: what is promised is 1e-9.
+AMPLIFIED = 1e-9
+
 
 def eager_if_legal(module: RandomModel) -> Outcome:
     """PyTorch itself refuses some in-place operations in the backward."""
@@ -71,4 +75,4 @@ def test_a_random_model_without_unsolved_row_mixers_splits_by_rows(program, data
     boundaries = sorted(data.draw(st.sets(st.integers(1, num_atoms - 1), max_size=2), label="boundaries"))
     ways = st.sampled_from([[(0, 3)], [(0, 1), (1, 3)], [(0, 2), (2, 3)], [(0, 1), (1, 2), (2, 3)]])
     spans = [data.draw(ways, label="rows") for _ in range(len(boundaries) + 1)]
-    assert_same(run_staged(model, batch, boundaries, spans=spans), expected)
+    assert_same(run_staged(model, batch, boundaries, spans=spans), expected, tolerance=AMPLIFIED)

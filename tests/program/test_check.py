@@ -204,6 +204,18 @@ def test_sums_of_one_group_must_start_in_one_order():
     assert "starts s0.1 where rank 0" in str(error_of(parse_program(before + "rank 1\n" + after)))
 
 
+def test_a_sum_used_but_awaited_only_before_it_begins_is_caught_on_a_rank_without_rows():
+    graph = Graph("one", (Atom("a0", "", ("a0",)),), (), (Parameter("p0", (4,), "float32", (0,), True, False),))
+    stage = StagePlan(0, 1, (0, 1), (1.0, 3.0))
+    plan = Plan("one", graph.fingerprint, star(2), 2, 1, "1f1b", (stage,), overlap="off")
+    program = compile_program(plan, graph)
+    assert program.stages[0].rows[0][0] == (0, 0)
+    text = format_program(program)
+    started = "REDUCE s0.0\n  AWAIT s0.0"
+    error = error_of(parse_program(text.replace(started, "AWAIT s0.0\n  REDUCE s0.0", 1)))
+    assert "must be awaited and then stepped before" in str(error)
+
+
 def test_the_grid_shows_at_most_six_ranks_around_the_wrong_one():
     program = pipeline(stages=12)
     (wrong, *_) = MUTATIONS["no LOSS"](program)

@@ -74,6 +74,14 @@ def test_a_stranger_without_the_token_is_ignored(server, messages) -> None:
     assert not server.failed.is_set()
 
 
+def test_a_closed_server_leaves_no_thread_that_listens() -> None:
+    before = set(threading.enumerate())
+    server = ControlServer(1, lambda rank, message: None)
+    assert set(threading.enumerate()) - before
+    server.close()
+    assert not set(threading.enumerate()) - before
+
+
 def test_garbage_between_messages_is_ignored(server, messages) -> None:
     rank = Rank(server, 1)
     for garbage in (b"\xff\xfe\x00garbage\n", b"{\n", b"[1, 2]\n", b'"word"\n', b"\n", b"null\n"):

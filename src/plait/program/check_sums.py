@@ -98,11 +98,11 @@ def _summed_and_stepped(
         return
     clip = places.get((Op.CLIP, ""))
     reduced, awaited, stepped = (places.get((kind, bucket.name), -1) for kind in (Op.REDUCE, Op.AWAIT, Op.STEP))
-    first, last = min((a for a, _ in readers), default=end), max((b for _, b in readers), default=-1)
+    first, last = min((a for a, _ in readers), default=reduced), max((b for _, b in readers), default=-1)
     instructions = program.ranks[rank]
     if awaited < reduced and clip is None:  # of the step before
-        if not awaited < stepped <= first:
-            what = f"bucket {bucket.name} must be awaited and then stepped before {instructions[first]} reads it"
+        if not awaited < stepped <= min(first, reduced):
+            what = f"bucket {bucket.name} must be awaited and then stepped before {instructions[first]} uses it"
             yield rank, stepped, what
         awaited = stepped = end
     if not reduced <= awaited <= stepped:

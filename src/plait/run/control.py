@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 ADDRESS_VARIABLE = "PLAIT_CONTROL"
@@ -22,6 +23,7 @@ ABORTED = 70  # exit code of a rank that was told to stop; EX_SOFTWARE, to tell 
 _GRACE = 0.4  # seconds in which a cause may overtake its consequences
 _REPORT_EVERY = 0.1
 _CONNECT_LIMIT = 30.0
+_CLOSING = 1.0
 
 Message = dict[str, Any]
 
@@ -51,7 +53,8 @@ class ControlServer:
         self._finished: set[int] = set()
         self._reports: list[Message] = []
         self._closing = False
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def address(self, host: str = "127.0.0.1") -> str:
         """What a rank needs to connect: goes into its environment."""
@@ -63,7 +66,10 @@ class ControlServer:
 
     def close(self) -> None:
         self._closing = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # closing alone does not wake the thread that accepts
         self._socket.close()
+        self._accepting.join(_CLOSING)
 
     def report(self, failure: Message) -> None:
         """Something ended badly. Waits a moment for the cause behind it, then stops every rank."""
