@@ -148,15 +148,18 @@ def depends(program: Program, first: Instruction, second: Instruction) -> bool:
             return first.peer == second.peer  # one channel: order is all that tells them apart
         case (Op.REDUCE | Op.REDUCE_TIED, Op.AWAIT) | (Op.AWAIT, Op.STEP):
             return first.name == second.name
-        case (Op.AWAIT, Op.AWAIT):
-            return len({program.bucket_by_name[ins.name].ranks for ins in (first, second)}) == 1
-        case (Op.B | Op.I | Op.W, Op.REDUCE):
-            return first.stage == int(second.name[1:].split(".")[0])
-        case (Op.B | Op.I | Op.W | Op.F, Op.STEP | Op.LOSS | Op.CLIP | Op.REDUCE_TIED):
+        case (Op.B | Op.I | Op.W | Op.F, Op.STEP | Op.REDUCE | Op.REDUCE_TIED):
+            return _reads(program, first.stage, second.name)
+        case (Op.B | Op.I | Op.W | Op.F, Op.LOSS | Op.CLIP):
             return True
         case (Op.AWAIT, Op.CLIP) | (Op.CLIP, Op.STEP):
             return True
     return False
+
+
+def _reads(program: Program, stage: int, bucket: str) -> bool:
+    held = range(program.stages[stage].start, program.stages[stage].end)
+    return any(first in held for first, _ in program.bucket_by_name[bucket].readers)
 
 
 def _handed_over(program: Program, source: Instruction, sink: Instruction, *, gradient: bool = False) -> bool:

@@ -116,6 +116,17 @@ def test_a_slow_link_is_named():
     assert bound.where == "d0 to switch"
 
 
+def test_a_value_sent_inside_the_forward_that_makes_it_arrives_sooner():
+    """The first of three atoms makes what the second stage needs, and the link is slow."""
+    graph = replace(chain(4), values=(Value("v0", 0, (3,), (1, 1), "float32", 0, True),))
+    cluster = star(2, bandwidth=0.5)
+    stages = StagePlan(0, 3, (0,), (1.0,)), StagePlan(3, 4, (1,), (1.0,))
+    plan = Plan("chain", graph.fingerprint, cluster, 1, 1, "1f1b", stages, overlap="off")
+    # 1 s for the first atom, 8 s there, forward and backward, 8 s back, three backwards of 2 s.
+    assert plan_bound(plan, graph, seconds(graph)).seconds == approx(1 + 8 + 3 + 8 + 6)
+    assert simulated(plan, graph, seconds(graph)) == approx(26)
+
+
 def test_gradient_sums_and_steps_come_after_the_last_backward():
     graph = chain(1, parameter=100)
     plan = plan_of(graph, star(2, bandwidth=10), [2], 3)

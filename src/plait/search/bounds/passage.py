@@ -10,7 +10,7 @@ from plait.plan import Plan, micro_batch_sizes
 from plait.program import Op, Program
 from plait.program.compile import _edges, _stage_tables, make_buckets
 from plait.program.messages import transfers
-from plait.program.program import source_stage
+from plait.program.program import StageTable, source_stage
 from plait.schedule import RECIPES
 from plait.simulate.times import Times
 
@@ -18,7 +18,8 @@ from plait.simulate.times import Times
 class Message(NamedTuple):
     """From one place to another, forward; with `gradient` as much comes back over the same links.
 
-    `seconds` are those on the slowest channel of `hops`, each of which is busy for its own.
+    `seconds` are those on the slowest channel of `hops`, each of which is busy for its own. It leaves `early` seconds
+    before the forward ends that makes it.
     """
 
     source: int
@@ -27,6 +28,7 @@ class Message(NamedTuple):
     latency: float
     hops: tuple[tuple[int, float], ...]
     gradient: bool
+    early: float
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def _passage(tables: Program, number: int, count: int, times: Times, first: Sequ
             rows.append(high - low)
             seconds.append(known[key])
     forward, backward, weights = zip(*seconds, strict=True)
-    messages = tuple(_messages(tables, number, first, way))
+    messages = tuple(_messages(tables, number, first, way, times))
     coupled = tuple(stage.coupled for stage in tables.stages)
     return Passage(count, tuple(working), coupled, rows, forward, backward, weights, messages)
 
@@ -119,9 +121,10 @@ def _seconds(times: Times, rank: int, stage: int, rows: int, split: bool) -> tup
     return forward, times.compute(rank, Op.B, stage, rows), 0.0
 
 
-def _messages(tables: Program, number: int, first: Sequence[int], way: Way) -> Iterator[Message]:
+def _messages(tables: Program, number: int, first: Sequence[int], way: Way, times: Times) -> Iterator[Message]:
     for edge in tables.edges:
         sending = tables.stages[edge.producer]
+        early = _early(times, edge.value.producer, sending, number)
         for consumer in edge.consumers:
             if source_stage(edge, consumer, tables.stages) not in (consumer, edge.producer):
                 continue  # handed over by another stage of the same ranks, for which it was sent
@@ -132,4 +135,19 @@ def _messages(tables: Program, number: int, first: Sequence[int], way: Way) -> I
                 hops = tuple((channel, size * per_byte) for channel, per_byte in channels)
                 seconds = max((busy for _, busy in hops), default=0.0)
                 places = first[edge.producer] + i, first[consumer] + j
-                yield Message(*places, seconds, latency, hops, edge.value.requires_grad)
+                yield Message(*places, seconds, latency, hops, edge.value.requires_grad, early[i] if hops else 0.0)
+
+
+def _early(times: Times, producer: int, stage: StageTable, number: int) -> list[float]:
+    """By rank of a stage, how long its forward goes on once a value is made: what leaves then is sent inside it."""
+    devices = times.plan.cluster.devices
+    known: dict[tuple[str, float, int], float] = {}
+    found = []
+    for rank, (low, high) in zip(stage.ranks, stage.rows[number], strict=True):
+        device = devices[times.plan.devices[rank]]
+        key = (device.kind.name, device.speed, high - low)
+        if key not in known:
+            left = times.costs.seconds(device.kind.name, "forward", producer + 1, stage.end, high - low)
+            known[key] = left / device.speed
+        found.append(known[key])
+    return found

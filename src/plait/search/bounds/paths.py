@@ -1,13 +1,13 @@
 """Longest paths of one micro-batch alone on the machines: how early everything can start, how much must follow.
 
-With F, B the computations of a place, x a message, c its seconds and a its latency, and S_s the gradient sums of
-stage s after its last backward:
+With F, B the computations of a place, x a message, c its seconds and a its latency, e how long before the end of F it
+leaves, and S_s the gradient sums of stage s after its last backward:
 
-    forward_start(p)  = max over x into p of forward_start(source) + F + c + a                        (`_starts`)
+    forward_start(p)  = max over x into p of forward_start(source) + F - e + c + a                    (`_starts`)
     backward_start(p) = max(forward_start(p) + F, the same over gradients)
     after_backward(p) = max(S_s, max over gradients x from p of c + a + B(sink) + after_backward(sink))  (`_afters`)
-    after_forward(p)  = max(B + after_backward(p), max over x from p of c + a + F(sink) + after_forward(sink))
-    between(p)        = max over x from p of 2 (c + a) + F(sink) + between(sink) + B(sink)              (`_between`)
+    after_forward(p)  = max(B + after_backward(p), max over x from p of c + a - e + F(sink) + after_forward(sink))
+    between(p)        = max over x from p of 2 (c + a) - e + F(sink) + between(sink) + B(sink)          (`_between`)
 
 Messages to (or from) one place that share a channel take turns there, so of n of them over one channel the last
 arrives no earlier than min ready + sum of c + min a. Ranks of a coupled stage start a computation together, when the
@@ -51,7 +51,9 @@ def _starts(passage: Passage, into: Messages, out: Messages) -> tuple[list[float
     forward, backward = [0.0] * len(passage.rows), [0.0] * len(passage.rows)
     for stage, places in enumerate(passage.working):
         for place in places:
-            forward[place] = _turns(into[place], lambda x: forward[x.source] + passage.forward[x.source], _latency)
+            forward[place] = _turns(
+                into[place], lambda x: forward[x.source] + passage.forward[x.source] - x.early, _latency
+            )
         _together(passage, stage, forward)
     for stage in reversed(range(len(passage.working))):
         for place in passage.working[stage]:
@@ -75,7 +77,7 @@ def _afters(passage: Passage, into: Messages, out: Messages, sums: Sequence[floa
         _together(passage, stage, from_backward)
     for stage in reversed(range(len(passage.working))):
         for place in passage.working[stage]:
-            follows = _turns(out[place], _at_once, lambda x: x.latency + from_forward[x.sink])
+            follows = _turns(out[place], lambda x: -x.early, lambda x: x.latency + from_forward[x.sink])
             after_forward[place] = max(follows, from_backward[place])
             from_forward[place] = passage.forward[place] + after_forward[place]
         _together(passage, stage, from_forward)
@@ -90,7 +92,7 @@ def _between(passage: Passage, out: Messages) -> list[float]:
             for x in out[place]:
                 if x.gradient:
                     there = passage.forward[x.sink] + between[x.sink] + passage.backward[x.sink]
-                    between[place] = max(between[place], there + 2 * (x.seconds + x.latency))
+                    between[place] = max(between[place], there + 2 * (x.seconds + x.latency) - x.early)
     return between
 
 

@@ -211,7 +211,7 @@ class _Step:
         for passage, paths in zip(self.passages, self.paths, strict=True):
             for x in passage.messages:
                 left = x.latency + passage.forward[x.sink] + paths.after_forward[x.sink]
-                made = paths.forward_start[x.source] + passage.forward[x.source]
+                made = paths.forward_start[x.source] + passage.forward[x.source] - x.early
                 for channel, seconds in x.hops:
                     items[channel].append(Item(made, passage.count * seconds, left))
                 if x.gradient:

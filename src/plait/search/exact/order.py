@@ -20,6 +20,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
+from math import floor
 from typing import Any
 
 from plait.errors import PlaitError
@@ -89,7 +90,7 @@ def _precedences(model: Any, tasks: list[Task], starts: list[Any], sizes: list[i
     together: dict[Any, int] = {}
     for index, task in enumerate(tasks):
         for earlier, lag in task.after:
-            model.add(starts[index] >= starts[earlier] + sizes[earlier] + int(lag / unit))
+            model.add(starts[index] >= starts[earlier] + sizes[earlier] + floor(lag / unit))
         if task.along is not None:
             model.add(starts[index] >= starts[task.along])
         if task.meeting is not None:

@@ -18,8 +18,9 @@ class Task:
     """A computation of a rank, a message on one channel of its route, or a gradient sum.
 
     It holds each of its resources alone, from its start for as long as stands there. It starts no earlier than `lag`
-    after the end of each task in `after`, and than the start of `along`, the same message on the channel before;
-    those with the same `meeting` start together.
+    after the end of each task in `after` (before it, where the lag is negative: a value sent inside the forward that
+    makes it), and than the start of `along`, the same message on the channel before; those with the same `meeting`
+    start together.
     """
 
     what: Instruction
@@ -75,12 +76,14 @@ def _add_messages(
                 continue
             a, b = devices[rank], devices[ins.peer]
             op = Op.B if ins.gradient else Op.F
+            maker = place[rank, op, ins.stage, ins.micro_batch]
+            made = min(times.inside(rank, ins, tasks[maker].what) - tasks[maker].seconds, 0.0) if ins.inside else 0.0
             user = tasks[place[ins.peer, op, users[rank, ins.peer, *ins[2:5], *ins[6:8]], ins.micro_batch]]
             size, before = program.edge_by_name[ins.name].value.num_bytes(ins.rows), None
             for channel in cluster.route(a, b):
                 seconds = size / cluster.channel_bandwidth(channel)
                 hop = Task(ins, rank, seconds, ((("channel", channel), seconds),), along=before)
-                hop.after.append((place[rank, op, ins.stage, ins.micro_batch], 0.0))
+                hop.after.append((maker, made))
                 user.after.append((len(tasks), cluster.latency(a, b)))
                 before = len(tasks)
                 tasks.append(hop)
