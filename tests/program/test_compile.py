@@ -4,10 +4,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from program_strategies import Compiled, compiled, star
 from pytest import approx
 
+from plait.errors import PlaitError
 from plait.graph import Atom, Graph, Parameter, Value
 from plait.plan import Plan, even_stages
 from plait.program import COMPUTE, Instruction, Op, Program, check_program, compile_program
@@ -232,12 +234,22 @@ def test_sums_that_would_wait_for_the_links_go_as_the_next_step_needs_them():
     graph = chain(4)
     (stage,) = even_stages([], 4, [[0, 1]])
     for overlap, order in (("full", "3 0 1 2"), ("backward", "3 2 1 0")):
-        stages = (replace(stage, sums_as_final=1),)
+        stages = (replace(stage, sum_order=(0, 3, 2, 1)),)
         plan = Plan("chain", graph.fingerprint, star(2), 2, 1, "1f1b", stages, bucket_bytes=1, overlap=overlap)
         made = compile_program(plan, graph)
         check_program(made)
         begun = [made.bucket_by_name[ins.name].parameters[0][1:] for ins in made.ranks[0] if ins.op is Op.REDUCE]
         assert " ".join(begun) == order
+
+
+def test_an_order_of_sums_that_leaves_a_bucket_out_is_refused():
+    graph = chain(4)
+    (stage,) = even_stages([], 4, [[0, 1]])
+    for order in ((0, 3, 2), (0, 1, 2, 2), (1, 2, 3, 4)):
+        stages = (replace(stage, sum_order=order),)
+        plan = Plan("chain", graph.fingerprint, star(2), 2, 1, "1f1b", stages, bucket_bytes=1)
+        with pytest.raises(PlaitError, match=r"sum_order .* numbers 0 to 3"):
+            compile_program(plan, graph)
 
 
 def test_weight_gradients_that_were_put_off_are_final_from_the_first_atom_on():

@@ -21,8 +21,8 @@ class StagePlan:
     """Atoms `start..end-1` on `devices` (numbers in the cluster), each taking its share of the rows.
 
     With `recompute` a forward keeps only the stage's inputs, and the backward runs the forward again first. With full
-    overlap so many gradient sums as `sums_as_final` says begin as gradients become final (all, where it says nothing),
-    and then the others in the order in which the next step needs them.
+    overlap the gradient sums of the stage's buckets begin in `sum_order`, which has each of their numbers once; where
+    it is empty, as gradients become final.
     """
 
     start: int
@@ -30,7 +30,7 @@ class StagePlan:
     devices: tuple[int, ...]
     shares: tuple[float, ...]
     recompute: bool = False
-    sums_as_final: int | None = None
+    sum_order: tuple[int, ...] = ()
 
     @property
     def replicas(self) -> int:

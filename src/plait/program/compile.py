@@ -12,10 +12,11 @@ computations (`levels`) has at or after the one the receive is posted before: in
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from plait.cost import check_synchronisation
+from plait.errors import PlaitError
 from plait.graph import Graph, Parameter
 from plait.graph.cut import StageCut, stage_of_atom
 from plait.plan import Plan, micro_batch_sizes, split_rows
@@ -25,7 +26,7 @@ from plait.program.instructions import Instruction, Op
 from plait.program.levels import levels
 from plait.program.messages import transfers
 from plait.program.overlap import Endings, synchronised
-from plait.program.program import TIED_PREFIX, Bucket, Edge, Program, StageTable, source_stage
+from plait.program.program import TIED_PREFIX, Bucket, Edge, Program, StageTable, bucket_name, source_stage
 from plait.schedule import Action, Schedule, make_schedule, schedule_from_lanes
 
 Channel = tuple[int, int]
@@ -60,7 +61,7 @@ def compile_program(plan: Plan, graph: Graph, *, batch_rows: int | None = None, 
         computations = _computations(plan, schedule, stages, edges)
         _add_messages(computations, stages, edges)
         overlap = "backward" if clip and plan.overlap == "full" else plan.overlap
-        endings = _endings(schedule, plan if overlap == "full" else None)
+        endings = _endings(schedule, _sum_orders(plan, buckets) if overlap == "full" else {})
         ending_of = {rank: found for found in endings for stage in found.stages for rank in stages[stage].ranks}
         ranks = (
             tuple(
@@ -85,13 +86,26 @@ def _schedule(plan: Plan, micro_batches: int) -> Schedule:
     return make_schedule(plan.schedule, plan.positions, micro_batches)
 
 
-def _endings(schedule: Schedule, plan: Plan | None) -> list[Endings]:
-    """With a plan whose sums may begin in another order than that in which gradients become final."""
-    stages = plan.stages if plan is not None else ()
-    as_final = {index: s.sums_as_final for index, s in enumerate(stages) if s.sums_as_final is not None}
+def _sum_orders(plan: Plan, buckets: Sequence[Bucket]) -> dict[int, Sequence[str]]:
+    """By stage, for those whose sums begin in another order than that in which gradients become final."""
+    orders: dict[int, Sequence[str]] = {}
+    for index, stage in enumerate(plan.stages):
+        if not stage.sum_order:
+            continue
+        orders[index] = [bucket_name(index, number) for number in stage.sum_order]
+        own = [bucket.name for bucket in buckets if bucket.stage == index]
+        if sorted(orders[index]) != sorted(own):
+            raise PlaitError(
+                f"stage {index} has sum_order {list(stage.sum_order)}, but its buckets have the numbers 0 to "
+                f"{len(own) - 1}, each of which belongs there once. The plan is damaged: plan again."
+            )
+    return orders
+
+
+def _endings(schedule: Schedule, orders: Mapping[int, Sequence[str]]) -> list[Endings]:
     split = {action.stage for lane in schedule.lanes for action in lane if action.kind == "W"}
     backwards = [dict.fromkeys(action.stage for action in reversed(lane)) for lane in schedule.lanes]
-    return [Endings(list(ended)[::-1], split, as_final) for ended in backwards]
+    return [Endings(list(ended)[::-1], split, orders) for ended in backwards]
 
 
 def _stage_tables(plan: Plan, cuts: Sequence[StageCut], sizes: Sequence[int]) -> tuple[StageTable, ...]:
@@ -270,11 +284,11 @@ def make_buckets(plan: Plan, cuts: Sequence[StageCut]) -> tuple[Bucket, ...]:
             size += parameter.num_bytes
             next_dtype = own[position + 1].dtype if position + 1 < len(own) else None
             if size >= plan.bucket_bytes or next_dtype != parameter.dtype:  # one flat tensor has one type
-                number = sum(b.name.startswith(f"s{part.index}.") for b in buckets)
+                number = sum(b.stage == part.index for b in buckets)
                 ranks = plan.stage_ranks(part.index)
                 names = tuple(member.name for member in members)
                 readers = _readers(members, part)
-                buckets.append(Bucket(f"s{part.index}.{number}", names, size, ranks, (readers,), part.index))
+                buckets.append(Bucket(bucket_name(part.index, number), names, size, ranks, (readers,), part.index))
                 members, size = [], 0
     tied = {name: parts for name, parts in holders.items() if len(parts) > 1}
     for number, (name, parts) in enumerate(tied.items()):

@@ -7,8 +7,8 @@
   that is the first to read it. A step begins with the sums of the one before under way.
 
 Ranks of a group begin their sums in one order: stages as they end on a rank that has rows of every micro-batch, and of
-each stage its buckets as gradients become final; with `full` only the first of them (`StagePlan.sums_as_final`), for
-what then waits for the links goes in the order in which the next step needs it. A backward goes through the atoms from
+each stage its buckets as gradients become final; with `full` in the plan's own order (`StagePlan.sum_order`), in which
+what the next step needs first overtakes what waits for the links. A backward goes through the atoms from
 the last to the first; weight gradients that were put off (W) are done from the first to the last. A tied parameter is
 final when all stages of the rank that read it are. The norm of all gradients (`clip`) needs all sums before the first
 update, so no `full` with it.
@@ -26,12 +26,12 @@ _ADDS_GRADIENTS = (Op.B, Op.I, Op.W)
 
 @dataclass(frozen=True)
 class Endings:
-    """Stages of one position in the order in which they end, those of them whose weight gradients are put off, and how
-    many sums of each begin as gradients become final."""
+    """Stages of one position in the order in which they end, those of them whose weight gradients are put off, and the
+    order of sums of those whose plan has one: names of buckets."""
 
     stages: Sequence[int]
     split: Collection[int]
-    as_final: Mapping[int, int]
+    orders: Mapping[int, Sequence[str]]
 
 
 def synchronised(
@@ -74,10 +74,10 @@ def _in_order(buckets: Sequence[Bucket], endings: Endings) -> list[Bucket]:
     found: list[Bucket] = []
     for stage in endings.stages:
         own = [bucket for bucket in buckets if bucket.stage == stage]
-        needed = sorted(own, key=lambda bucket: bucket.readers)
-        final = sorted(own, key=lambda bucket: bucket.readers, reverse=stage not in endings.split)
-        at_once = final[: endings.as_final.get(stage, len(final))]
-        found += at_once + [bucket for bucket in needed if bucket not in at_once]
+        if stage in endings.orders:
+            found += sorted(own, key=lambda bucket: endings.orders[stage].index(bucket.name))
+        else:
+            found += sorted(own, key=lambda bucket: bucket.readers, reverse=stage not in endings.split)
     return found + [bucket for bucket in buckets if bucket.tied]
 
 

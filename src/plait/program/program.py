@@ -15,6 +15,11 @@ from plait.program.instructions import Instruction
 TIED_PREFIX = "tied."  # of the names of buckets whose parameter several stages hold
 
 
+def bucket_name(stage: int, number: int) -> str:
+    """Of a bucket whose parameters one stage has to itself."""
+    return f"s{stage}.{number}"
+
+
 @dataclass(frozen=True)
 class Bucket:
     """Parameters whose gradients are summed together over `ranks` and updated together.

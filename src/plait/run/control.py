@@ -153,11 +153,15 @@ class ControlClient:
         self._socket.settimeout(None)
         self.send({"token": token, "rank": rank})
         threading.Thread(target=self._obey, daemon=True).start()
-        threading.Thread(target=self._tell_position, daemon=True).start()
+        threading.Thread(target=self._keep_telling, daemon=True).start()
 
     def send(self, message: Message) -> None:
         with self._lock:
             _send(self._socket, message)
+
+    def tell_position(self) -> None:
+        """At once: for moments after which the last word would mislead, such as the beginning of the first step."""
+        self.send({"type": "position", "where": self._position()})
 
     def fail(self, *, where: str, why: str, is_consequence: bool) -> None:
         """Reports this rank's failure and ends the process once the server has heard it."""
@@ -181,7 +185,7 @@ class ControlClient:
         if not self._done.is_set():  # told to stop, or whoever started this rank is gone
             os._exit(ABORTED)
 
-    def _tell_position(self) -> None:
+    def _keep_telling(self) -> None:
         told = ""
         while not self._done.wait(_REPORT_EVERY):
             where = self._position()

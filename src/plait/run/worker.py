@@ -141,6 +141,7 @@ def _train(settings: Settings, control: ControlClient, where: Where) -> None:
     batches = job_batches(job, settings)
     for _ in range(trainer.steps):  # a loaded checkpoint has seen these
         next(batches, None)
+    control.tell_position()
     for step in range(settings.steps):
         batch = next(batches, None)
         if batch is None and step == 0:
