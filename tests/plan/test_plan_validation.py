@@ -53,6 +53,15 @@ def test_on_one_device_rows_may_depend_on_one_another():
     validate(plan(fingerprint=graph.fingerprint, stages=even_stages([2], 4, [[0, 1], [2]])), graph)
 
 
+@pytest.mark.parametrize("order", [(0, 0), (1, -1)])
+def test_an_order_of_sums_names_each_of_them_once(order):
+    stages = tuple(replace(stage, sum_order=order) for stage in plan().stages)
+    with pytest.raises(
+        PlaitError, match=rf"stage 0 sums gradients in the order \[{order[0]}, {order[1]}\].*comes once"
+    ):
+        validate(plan(stages=stages), GRAPH)
+
+
 @pytest.mark.parametrize("devices", [[[0, 1], [1, 2]], [[0, 0], [1, 2]]], ids=["two stages", "one stage twice"])
 def test_a_device_given_twice_is_refused(devices):
     with pytest.raises(PlaitError, match=r"device 1 is given to two stages|stage 0 has device 0 twice"):

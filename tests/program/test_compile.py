@@ -228,11 +228,11 @@ def test_sums_begin_inside_the_last_backward_and_are_used_inside_the_next_forwar
     ]
 
 
-def test_sums_that_would_wait_for_the_links_go_as_the_next_step_needs_them():
+def test_sums_begin_in_the_order_of_the_plan_and_then_as_the_next_step_needs_them():
     graph = chain(4)
     (stage,) = even_stages([], 4, [[0, 1]])
-    for overlap, order in (("full", "3 0 1 2"), ("backward", "3 2 1 0")):
-        stages = (replace(stage, sums_as_final=1),)
+    for overlap, order in (("full", "2 3 0 1"), ("backward", "3 2 1 0")):
+        stages = (replace(stage, sum_order=(2, 3)),)
         plan = Plan("chain", graph.fingerprint, star(2), 2, 1, "1f1b", stages, bucket_bytes=1, overlap=overlap)
         made = compile_program(plan, graph)
         check_program(made)

@@ -34,7 +34,7 @@ def test_fifty_steps_of_adamw_end_with_the_same_bits_whatever_the_overlap(schedu
             plan_with("off", schedule=schedule),
             plan_with("backward", schedule=schedule),
             plan_with("full", schedule=schedule),
-            plan_with("full", schedule=schedule, sums_as_final=2),
+            plan_with("full", schedule=schedule, sum_order=(3, 0)),
             plan_with("full", schedule=schedule, recompute=True),
         )
     ]

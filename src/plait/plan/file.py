@@ -23,7 +23,7 @@ class _Stage(BaseModel):
     devices: list[int] = Field(min_length=1)
     shares: list[float] = Field(min_length=1)
     recompute: bool = False
-    sums_as_final: int | None = Field(default=None, ge=0)
+    sum_order: list[int] = Field(default_factory=list)
 
 
 class _PlanFile(BaseModel):
@@ -118,7 +118,7 @@ def load_plan(path: Path | str) -> Plan:
         micro_batches=parsed.micro_batches,
         schedule=parsed.schedule,
         stages=tuple(
-            StagePlan(s.start, s.end, tuple(s.devices), tuple(s.shares), s.recompute, s.sums_as_final)
+            StagePlan(s.start, s.end, tuple(s.devices), tuple(s.shares), s.recompute, tuple(s.sum_order))
             for s in parsed.stages
         ),
         sync=parsed.sync,

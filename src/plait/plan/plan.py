@@ -21,8 +21,8 @@ class StagePlan:
     """Atoms `start..end-1` on `devices` (numbers in the cluster), each taking its share of the rows.
 
     With `recompute` a forward keeps only the stage's inputs, and the backward runs the forward again first. With full
-    overlap so many gradient sums as `sums_as_final` says begin as gradients become final (all, where it says nothing),
-    and then the others in the order in which the next step needs them.
+    overlap gradient sums begin in the order of `sum_order`, in which 0 is the one that the next step needs first, and
+    those it leaves out follow as they are needed; where it is empty all begin as gradients become final.
     """
 
     start: int
@@ -30,7 +30,7 @@ class StagePlan:
     devices: tuple[int, ...]
     shares: tuple[float, ...]
     recompute: bool = False
-    sums_as_final: int | None = None
+    sum_order: tuple[int, ...] = ()
 
     @property
     def replicas(self) -> int:
@@ -132,6 +132,11 @@ def _check_stages(plan: Plan, graph: Graph) -> None:
             raise PlaitError(
                 f"stage {index} holds atoms {stage.start} to {stage.end}, but the stages before it end at {end}: every "
                 "atom is in one stage, in order. The plan is damaged: plan again."
+            )
+        if len(set(stage.sum_order)) < len(stage.sum_order) or min(stage.sum_order, default=0) < 0:
+            raise PlaitError(
+                f"stage {index} sums gradients in the order {list(stage.sum_order)}: every number is that of a bucket, "
+                "from 0 on, and comes once. The plan is damaged: plan again."
             )
         end = stage.end
     if end != len(graph.atoms):

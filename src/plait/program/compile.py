@@ -88,10 +88,10 @@ def _schedule(plan: Plan, micro_batches: int) -> Schedule:
 def _endings(schedule: Schedule, plan: Plan | None) -> list[Endings]:
     """With a plan whose sums may begin in another order than that in which gradients become final."""
     stages = plan.stages if plan is not None else ()
-    as_final = {index: s.sums_as_final for index, s in enumerate(stages) if s.sums_as_final is not None}
+    orders = {index: stage.sum_order for index, stage in enumerate(stages) if stage.sum_order}
     split = {action.stage for lane in schedule.lanes for action in lane if action.kind == "W"}
     backwards = [dict.fromkeys(action.stage for action in reversed(lane)) for lane in schedule.lanes]
-    return [Endings(list(ended)[::-1], split, as_final) for ended in backwards]
+    return [Endings(list(ended)[::-1], split, orders) for ended in backwards]
 
 
 def _stage_tables(plan: Plan, cuts: Sequence[StageCut], sizes: Sequence[int]) -> tuple[StageTable, ...]:

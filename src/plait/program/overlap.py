@@ -7,8 +7,8 @@
   that is the first to read it. A step begins with the sums of the one before under way.
 
 Ranks of a group begin their sums in one order: stages as they end on a rank that has rows of every micro-batch, and of
-each stage its buckets as gradients become final; with `full` only the first of them (`StagePlan.sums_as_final`), for
-what then waits for the links goes in the order in which the next step needs it. A backward goes through the atoms from
+each stage its buckets as gradients become final; with `full` as the plan says (`StagePlan.sum_order`), for of those
+that wait for the links the next step needs some sooner than others. A backward goes through the atoms from
 the last to the first; weight gradients that were put off (W) are done from the first to the last. A tied parameter is
 final when all stages of the rank that read it are. The norm of all gradients (`clip`) needs all sums before the first
 update, so no `full` with it.
@@ -26,12 +26,12 @@ _ADDS_GRADIENTS = (Op.B, Op.I, Op.W)
 
 @dataclass(frozen=True)
 class Endings:
-    """Stages of one position in the order in which they end, those of them whose weight gradients are put off, and how
-    many sums of each begin as gradients become final."""
+    """Stages of one position in the order in which they end, those of them whose weight gradients are put off, and the
+    orders of sums that are given."""
 
     stages: Sequence[int]
     split: Collection[int]
-    as_final: Mapping[int, int]
+    orders: Mapping[int, Sequence[int]]
 
 
 def synchronised(
@@ -75,9 +75,11 @@ def _in_order(buckets: Sequence[Bucket], endings: Endings) -> list[Bucket]:
     for stage in endings.stages:
         own = [bucket for bucket in buckets if bucket.stage == stage]
         needed = sorted(own, key=lambda bucket: bucket.readers)
-        final = sorted(own, key=lambda bucket: bucket.readers, reverse=stage not in endings.split)
-        at_once = final[: endings.as_final.get(stage, len(final))]
-        found += at_once + [bucket for bucket in needed if bucket not in at_once]
+        if stage in endings.orders:
+            given = [needed[number] for number in endings.orders[stage] if number < len(needed)]
+            found += given + [bucket for bucket in needed if bucket not in given]
+        else:
+            found += needed if stage in endings.split else needed[::-1]
     return found + [bucket for bucket in buckets if bucket.tied]
 
 

@@ -1,10 +1,13 @@
-"""In which order the gradient sums of a plan go out when the next step is to use them (`StagePlan.sums_as_final`).
+"""In which order the gradient sums of a plan go out when the next step is to use them (`StagePlan.sum_order`).
 
-Sums that can begin before a stage's last backward ends go as their gradients become final. When it ends all others are
-final too and wait for the links: from then on those go first that the next step reads first.
+Sums of a stage follow one another. Each is released when the last backward has made its gradients, from the last
+atoms to the first, and due when the next forward comes to its parameters, from the first atoms to the last. Whenever
+the links are free the one goes that is due first of those that are released: Jackson's rule, which makes the latest
+sum as little late as can be when sums may be interrupted, and close to it when they may not.
 """
 
 from dataclasses import replace
+from heapq import heappop, heappush
 
 from plait.cost import Costs
 from plait.graph import Graph
@@ -21,23 +24,28 @@ def with_sum_order(plan: Plan, graph: Graph, costs: Costs) -> Plan:
     tables, _ = step_tables(plan, graph)
     times = Times(tables, plan, costs)
     stages = tuple(
-        replace(stage, sums_as_final=_begun(tables, times, index) if stage.replicas > 1 else None)
+        replace(stage, sum_order=_order(tables, times, index)) if stage.replicas > 1 else stage
         for index, stage in enumerate(plan.stages)
     )
     return replace(plan, stages=stages)
 
 
-def _begun(tables: Program, times: Times, stage: int) -> int | None:
-    """How many of a stage's sums begin before its last backward ends; None where all do."""
-    own = sorted((bucket for bucket in tables.buckets if bucket.stage == stage), key=lambda b: b.readers, reverse=True)
+def _order(tables: Program, times: Times, stage: int) -> tuple[int, ...]:
+    """The stage's buckets, numbered as they are due."""
+    own = sorted((bucket for bucket in tables.buckets if bucket.stage == stage), key=lambda bucket: bucket.readers)
     table, micro_batch = tables.stages[stage], len(tables.micro_batch_rows) - 1
     rank, (first, last) = table.ranks[0], table.rows[micro_batch][0]
     backward = Instruction(Op.B, stage, micro_batch, first_row=first, last_row=last)
-    end = times.compute(rank, Op.B, stage, last - first)
+    released = [times.inside(rank, Instruction(Op.REDUCE, name=bucket.name), backward) for bucket in own]
+    to_come = sorted(range(len(own)), key=lambda number: (-released[number], -number))
+    order: list[int] = []
+    waiting: list[int] = []
     free = 0.0
-    for number, bucket in enumerate(own):
-        begun = max(free, times.inside(rank, Instruction(Op.REDUCE, name=bucket.name), backward))
-        if begun >= end:
-            return number
-        free = begun + times.reduce(bucket.name)[0]
-    return None
+    while to_come or waiting:
+        if not waiting:
+            free = max(free, released[to_come[-1]])
+        while to_come and released[to_come[-1]] <= free:
+            heappush(waiting, to_come.pop())
+        order.append(heappop(waiting))
+        free += times.reduce(own[order[-1]].name)[0]
+    return tuple(order)
