@@ -38,6 +38,7 @@ class Row:
     step_seconds: float
     own_bound: float
     any_bound: float
+    own_argument: str
     argument: str
     planning_seconds: float
     baselines: dict[str, float | None]
@@ -82,6 +83,7 @@ def measure(case: Case) -> Row | str:
         step_seconds=best.step_seconds,
         own_bound=best.bound.seconds,
         any_bound=answer.bound.seconds,
+        own_argument=best.bound.name,
         argument=answer.bound.name,
         planning_seconds=seconds,
         baselines={name: found.step_seconds for name, found in judged.items()},

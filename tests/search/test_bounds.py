@@ -19,6 +19,7 @@ from plait.search.bounds import cluster_bound, plan_bound
 from plait.search.bounds.serial import Item, serial_bound
 from plait.search.bounds.share import OFF, least_bytes
 from plait.search.exact.plans import all_plans
+from plait.search.sum_order import with_sum_order
 from plait.simulate import simulate
 
 FREE = 1e30
@@ -85,7 +86,8 @@ def test_no_schedule_of_a_plan_beats_its_bound(search, data):
     for schedule, overlap in product(("gpipe", "1f1b", "zb-h1"), OVERLAPS):
         ordered = replace(plan, schedule=schedule, overlap=overlap)
         bound = plan_bound(ordered, search.graph, search.costs)
-        assert bound.seconds <= simulated(ordered, search.graph, search.costs) * EXACT
+        for sums in (ordered, with_sum_order(ordered, search.graph, search.costs)):
+            assert bound.seconds <= simulated(sums, search.graph, search.costs) * EXACT
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 4), (4, 6)])

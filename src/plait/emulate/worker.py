@@ -44,11 +44,12 @@ def _play(task: Task, control: ControlClient, where: Where) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=task.timeout_seconds))
     transport = TorchTransport(groups_of_program(program, summing), device=_CPU, timeout_seconds=task.timeout_seconds)
     device = Device()
-    run_step = (
-        _plain(task.plain, device, task.payload, where)
-        if task.plain
-        else _executed(_executor(task, program, summing, transport, device), program, where)
-    )
+    finish: Callable[[], None] = lambda: None  # noqa: E731
+    if task.plain:
+        run_step = _plain(task.plain, device, task.payload, where)
+    else:
+        executor = _executor(task, program, summing, transport, device)
+        run_step, finish = _executed(executor, program, where), executor.finish
     where.phase = "while calibrating the bed"
     findings = calibrate(transport, task.probes)
     control.send({"type": "calibration", **vars(findings)})
@@ -60,6 +61,7 @@ def _play(task: Task, control: ControlClient, where: Where) -> None:
         traced.append((step, spans))
         if transport.rank == 0:
             control.send({"type": "step", "step": step, "loss": 0.0, "seconds": seconds, "memory_bytes": 0})
+    finish()  # sums of the last step are still under way, and whoever closes its connections ends those of others
     control.send({"type": "lateness", "seconds": device.lateness})
     tell_outcome(control, traced, _CPU)
     transport.close()

@@ -19,12 +19,9 @@ Overlap (`Plan.overlap`). With `backward` the steps come before the loss is know
 of their rank (`loads`). A stage's sums begin one after the other no sooner than its last computation, so they end no
 earlier than S - (its longest computation) after it, S being the seconds of all its sums. With `full` they may end in
 the next step, so nothing of them is in any tail, and channels have them at any time; T = L + meeting with steps as
-work. But in a row of steps all sums of a stage lie between the start of its last backward (or W) in one step and the
-end of its first forward in the next, which cannot end before the last of them; and where its backwards are whole, the
-sum of the bucket that its first atom reads lies between the two. So with H the longest forward and backward (or W) of
-a rank, and h that bucket's sum, A = max(S - H, h) is exposed: T is at least the rank's load and A (`around`), and,
-where all rows come first to the first stage, L + A for all paths that end there. On hosts whose ranks share cores
-nothing is said of A, for there computations may take longer.
+work. But in a row of steps A seconds of them are exposed between a stage's last backward and its next first forward
+(`between`): T is at least the rank's load and A (`around`), and, where all rows come first to the first stage, L + A
+for all paths that end there.
 
 The sums of a stage's n buckets are taken as n of the mean size, which is exact for times that are affine in the
 bytes and no more than the true sum wherever they are convex. O(places + messages of one micro-batch), times the
@@ -39,8 +36,9 @@ from functools import cached_property
 from plait.cost import Costs
 from plait.graph import Graph
 from plait.plan import Plan
+from plait.search.bounds.between import exposed_seconds
 from plait.search.bounds.bound import NOTHING, Bound, strongest
-from plait.search.bounds.passage import Passage, passages, step_tables
+from plait.search.bounds.passage import Passage, passages, splits_backwards, step_tables
 from plait.search.bounds.paths import Paths, longest_paths
 from plait.search.bounds.room import room_for_activations
 from plait.search.bounds.serial import Item, serial_bound
@@ -80,6 +78,7 @@ class _Step:
         self.ranks, self.passages = passages(self.tables, counts, times)
         self.stage_of = [index for index, stage in enumerate(self.tables.stages) for _ in stage.ranks]
         self.overlap = times.plan.overlap
+        self.splits = splits_backwards(times.plan)
         self.steps = step_of_each(times) if self.overlap != "off" else []
         self.after_stage = [self._after(index) for index in range(len(self.tables.stages))]
         self.after_stage[0] = max(self.after_stage[0], between)
@@ -124,20 +123,9 @@ class _Step:
 
     def _exposed(self, stage: int, place: int) -> float:
         """A of the sums of one stage, over one of its ranks."""
-        device = self.plan.cluster.devices[self.plan.devices[self.ranks[place]]]
-        if any(host.name == device.host and host.compute_slots is not None for host in self.plan.cluster.hosts):
-            return 0.0
-        own = [found for found in self.sums if stage in found.stages]
-        busy: defaultdict[int, float] = defaultdict(float)
-        for found in own:
-            for channel, seconds in found.hops:
-                busy[channel] += seconds
-        longest = max([*(found.seconds for found in own), *busy.values()], default=0.0)
-        forward = max(passage.forward[place] for passage in self.passages)
-        last = max(max(passage.backward[place], passage.weights[place]) for passage in self.passages)
-        whole = not any(passage.weights[place] for passage in self.passages)
-        at_once = max((found.head for found in own if found.stages[0] == stage and whole), default=0.0)
-        return max(longest - forward - last, at_once)
+        rows = max(passage.rows[place] for passage in self.passages)
+        weights = max(passage.weights[place] for passage in self.passages) if self.splits else None
+        return exposed_seconds(self.times, self.sums, stage, self.ranks[place], rows, weights)
 
     def _sizes(self, place: int) -> list[tuple[Passage, Paths]]:
         """The sizes of micro-batch of which the place has rows."""

@@ -4,10 +4,21 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from plait.graph import Graph
 from plait.program import Bucket
 from plait.simulate.times import Times
+
+_MOST_LOOKED_AT = 24
+
+
+class Due(NamedTuple):
+    """Of the buckets that some stages first read in these atoms or sooner: their sums, one after the other."""
+
+    atoms: tuple[int, ...]  # by stage
+    seconds: float
+    hops: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
@@ -17,13 +28,14 @@ class Sum:
     stages: tuple[int, ...]
     seconds: float
     hops: tuple[tuple[int, float], ...]  # channels, and how long each is busy
-    head: float  # seconds of the bucket that the first of these stages reads in its first atom, if any
+    due: tuple[Due, ...]  # from the first buckets on to all
 
 
 def gradient_sums(graph: Graph, times: Times) -> tuple[Sum, ...]:
     """n buckets over the same ranks are taken as n of the mean size, rounded down.
 
     That is exact for times that are affine in the bytes, and no more than the truth for convex ones.
+    Of many buckets of a stage not every beginning is looked at, but all of them together are.
     """
     atoms = {parameter.name: parameter.atoms for parameter in graph.parameters}
     starts = [stage.start for stage in times.program.stages]
@@ -32,19 +44,22 @@ def gradient_sums(graph: Graph, times: Times) -> tuple[Sum, ...]:
         if len(bucket.ranks) > 1:
             holders = {bisect_right(starts, atom) - 1 for atom in atoms[bucket.parameters[0]]}
             groups[tuple(sorted(holders))].append(bucket)
-    means = {
-        stages: replace(group[0], num_bytes=sum(bucket.num_bytes for bucket in group) // len(group))
-        for stages, group in groups.items()
-    }
-    asked = replace(times, program=replace(times.program, buckets=tuple(means.values())))
     sums = []
-    for stages, mean in means.items():
-        seconds, hops = asked.reduce(mean.name)
-        count = len(groups[stages])
-        first = [b for b in groups[stages] if b.readers[0][0] == starts[stages[0]]]
-        head = max((times.reduce(bucket.name)[0] for bucket in first), default=0.0)
-        sums.append(Sum(stages, count * seconds, tuple((channel, count * busy) for channel, busy in hops), head))
+    for stages, group in groups.items():
+        needed = sorted(group, key=lambda bucket: bucket.readers)
+        every = -(-len(needed) // _MOST_LOOKED_AT)
+        counts = range(len(needed) % every or every, len(needed) + 1, every)
+        due = tuple(_due(times, needed[:count]) for count in counts)
+        sums.append(Sum(stages, due[-1].seconds, due[-1].hops, due))
     return tuple(sums)
+
+
+def _due(times: Times, buckets: Sequence[Bucket]) -> Due:
+    count = len(buckets)
+    mean = replace(buckets[0], num_bytes=sum(bucket.num_bytes for bucket in buckets) // count)
+    seconds, hops = replace(times, program=replace(times.program, buckets=(mean,))).reduce(mean.name)
+    atoms = tuple(first for first, _ in buckets[-1].readers)
+    return Due(atoms, count * seconds, tuple((channel, count * busy) for channel, busy in hops))
 
 
 def slowest_step(times: Times) -> float:
