@@ -60,27 +60,50 @@ def predict_memory(program: Program, plan: Plan, graph: Graph, costs: Costs) -> 
     cuts = plan.cut(graph)
     by_kind: dict[str, StageMemory] = {}
     batch = batch_bytes(plan.batch, program.batch_rows)
-    result = []
+    result: list[RankMemory] = []
+    known: dict[object, RankMemory] = {}
     for rank, device in enumerate(plan.devices):
         kind = plan.cluster.devices[device].kind.name
         if kind not in by_kind:
             by_kind[kind] = StageMemory(graph, costs, kind)
+        looks = _looks(program, rank, kind)
+        if looks in known:
+            result.append(known[looks])
+            continue
         held = {p.name: p for index in program.stages_of_rank(rank) for p in cuts[index].parameters}
         trained = sum(p.num_bytes for p in held.values() if p.trainable)
         optimizer = costs.optimizer[kind]
         walk = _Walk(program, rank, cuts, by_kind[kind], held, optimizer.step_bytes_per_byte)
-        result.append(
-            RankMemory(
-                parameters=sum(p.num_bytes for p in held.values() if not p.is_buffer),
-                gradients=trained,
-                optimizer=int(trained * optimizer.state_bytes_per_byte),
-                buffers=sum(p.num_bytes for p in held.values() if p.is_buffer),
-                activations=walk.most(),
-                batch=batch,
-                recomputed=walk.recomputed(),
-            )
+        known[looks] = RankMemory(
+            parameters=sum(p.num_bytes for p in held.values() if not p.is_buffer),
+            gradients=trained,
+            optimizer=int(trained * optimizer.state_bytes_per_byte),
+            buffers=sum(p.num_bytes for p in held.values() if p.is_buffer),
+            activations=walk.most(),
+            batch=batch,
+            recomputed=walk.recomputed(),
         )
+        result.append(known[looks])
     return tuple(result)
+
+
+def _looks(program: Program, rank: int, kind: str) -> object:
+    """The same for ranks that hold the same at all times: they do the same, with other rows and other peers."""
+    stages = program.stages_of_rank(rank)
+    spans = {
+        (index, number): rows[program.stages[index].ranks.index(rank)]
+        for index in stages
+        for number, rows in enumerate(program.stages[index].rows)
+    }
+    begins = [0, *(first for first, _ in spans.values())]  # of the rows it has, by stage and micro-batch
+    place = {key: number for number, key in enumerate(spans, start=1)}
+    done = tuple(
+        (op, stage, number, name, gradient, last and last - begin, last - first)
+        for op, stage, number, name, gradient, _, first, last, _ in program.ranks[rank]
+        for begin in (begins[place.get((stage, number), 0)],)
+    )
+    clips = any(ins[0] is Op.CLIP for ins in program.ranks[rank])
+    return kind, rank if clips else None, tuple(last - first for first, last in spans.values()), done
 
 
 def batch_bytes(description: Any, rows: int) -> int:

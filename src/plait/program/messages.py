@@ -19,8 +19,14 @@ def transfers(value: Value, senders: Sequence[Span], receivers: Sequence[Span]) 
             if span[1] > span[0]:
                 yield working[receiver % len(working)], receiver, span
         return
+    nearest = 0  # rows follow one another on both sides
     for sender, (first, last) in enumerate(senders):
-        for receiver, (low, high) in enumerate(receivers):
+        while nearest < len(receivers) and receivers[nearest][1] <= first:
+            nearest += 1
+        for receiver in range(nearest, len(receivers)):
+            low, high = receivers[receiver]
+            if low >= last:
+                break
             overlap = max(first, low), min(last, high)
             if overlap[0] < overlap[1]:
                 yield sender, receiver, overlap

@@ -9,7 +9,7 @@ from plait.graph import Graph
 from plait.plan import Plan, validate
 from plait.program import Program, RankMemory, check_memory, check_program, compile_program, predict_memory
 from plait.search.bounds import Bound
-from plait.simulate import Timeline, simulate, step_seconds
+from plait.simulate import Timeline, simulate
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,12 @@ class Trial:
     """A plan's program and what its step takes; its memory, where that has been looked at and fits."""
 
     program: Program
-    seconds: float
+    timeline: Timeline
     memory: tuple[RankMemory, ...] | None
+
+    @property
+    def seconds(self) -> float:
+        return self.timeline.step_seconds
 
 
 def evaluate(plan: Plan, graph: Graph, costs: Costs, trial: Trial | None = None) -> Candidate:
@@ -53,21 +57,21 @@ def evaluate(plan: Plan, graph: Graph, costs: Costs, trial: Trial | None = None)
     check_program(program)
     memory = (trial.memory if trial else None) or predict_memory(program, plan, graph, costs)
     check_memory(memory, plan)
-    timeline = simulate(program, plan, costs)
+    timeline = trial.timeline if trial else simulate(program, plan, costs)
     return Candidate(replace(plan, predicted_seconds=timeline.step_seconds), timeline, memory)
 
 
 def try_out(plan: Plan, graph: Graph, costs: Costs, *, matters_below: float = math.inf) -> Trial:
-    """The step's seconds alone, of a program that is trusted to be right: a search proves only what it returns.
+    """The step of a program that is trusted to be right: a search proves only what it returns.
 
     Raises DoesNotFit, or another PlaitError where it cannot run; but memory, which takes longer to predict than a step,
     is not looked at where the step takes `matters_below` or more.
     """
     validate(plan, graph)
     program = compile_program(plan, graph)
-    seconds = step_seconds(program, plan, costs)
-    if seconds >= matters_below:
-        return Trial(program, seconds, None)
+    timeline = simulate(program, plan, costs)
+    if timeline.step_seconds >= matters_below:
+        return Trial(program, timeline, None)
     memory = predict_memory(program, plan, graph, costs)
     devices = plan.cluster.devices
     missing = {
@@ -79,4 +83,4 @@ def try_out(plan: Plan, graph: Graph, costs: Costs, *, matters_below: float = ma
         check_memory(memory, plan)
     except PlaitError as error:
         raise DoesNotFit(str(error), missing) from None
-    return Trial(program, seconds, memory)
+    return Trial(program, timeline, memory)

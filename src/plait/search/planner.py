@@ -12,10 +12,8 @@ that there is an answer whatever the budget.
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 from plait.cluster import Cluster
 from plait.cost import Costs, sync_seconds
@@ -35,15 +33,15 @@ from plait.search.problem import Problem
 from plait.search.score import Scorer
 from plait.search.seeds import coarse_for, least_memory, rough_for, seeds
 from plait.search.sum_order import with_sum_order
+from plait.search.turns import Entry, Judged, Pace, in_turn, least_reserve
 from plait.search.virtual import virtual_layouts
 from plait.search.wishes import Wishes, check_wishes
 
 DEFAULT_BUDGET = 5.0
 _SEEDING, _CLASSICAL, _IMPROVING, _JUDGING = 0.25, 0.4, 0.55, 0.9  # of the budget, by when these phases end
-_ANSWERING = 1.5  # times what it took to judge a plan, for its timeline, memory, check and bound
+_ANSWERING = 1.5  # times what it took to judge a plan, for all of it again and its check and bound
+_OF_A_BUCKET = 0.35  # of what a micro-batch takes on a replica, to judge
 _RESERVED = 0.7  # of the budget, at most, for judging a plan and answering with it
-_PATIENCE = 0.1  # seconds of a step that are worth as much as the time to find them, both as shares
-_EXPECTED = 0.25, 1024  # seconds to judge 1024 micro-batches of replicas
 _FITTINGS = 3  # times the orders of a layout are made again to hold less
 _ANSWERED = 8  # plans of an answer
 _WAYS_TO_SUM = ("hierarchical", "ring")
@@ -95,52 +93,6 @@ def find_plans(
         bound=bound,
         planning_seconds=time.perf_counter() - start,
     )
-
-
-class _Judged(NamedTuple):
-    """A plan, what the simulator says its step takes, and how long it took to say so."""
-
-    seconds: float
-    plan: Plan
-    judging_seconds: float
-
-
-class _Waiting(NamedTuple):
-    """A layout whose next order promises so many seconds; the number only breaks ties."""
-
-    seconds: float
-    number: int
-    effort: int
-    tries: Iterator[_Judged | float]
-
-
-class _Pace:
-    """How long a step of judging takes for its effort, from those that have been, and whether there is time for it."""
-
-    def __init__(self, deadline: float, end: float) -> None:
-        self.deadline, self.end = deadline, end
-        self.whole = max(deadline - time.perf_counter(), 1e-3)
-        self.seconds, self.effort = _EXPECTED  # weighs as much as a judgement or two
-
-    def allows(self, effort: int, best: _Judged) -> bool:
-        """Whichever of it and the best so far is answered with: that one is then looked at as a whole."""
-        seconds = self._seconds(effort)
-        answering = _ANSWERING * max(seconds, best.judging_seconds)
-        return time.perf_counter() + seconds <= min(self.deadline, self.end - answering)
-
-    def share(self, effort: int) -> float:
-        """Of the time there was."""
-        return self._seconds(effort) / self.whole
-
-    @contextmanager
-    def measured(self, effort: int) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - start
-        self.effort += effort
-
-    def _seconds(self, effort: int) -> float:
-        return self.seconds / self.effort * effort
 
 
 class _Search:
@@ -203,7 +155,7 @@ class _Search:
             scored[layout] = self.scorer(layout)
         ranked = sorted(scored, key=scored.__getitem__)
         if ranked:
-            self.reserved = min((1 + _ANSWERING) * _seconds_to_judge(ranked[0]), _RESERVED * self.budget)
+            self.reserved = min(least_reserve(self._effort(ranked[0])), _RESERVED * self.budget)
         if self.wishes == Wishes(micro_batches=self.wishes.micro_batches, overlap=self.wishes.overlap):
             found = classical_layouts(self.problem, self._until(_CLASSICAL))
             self.classical = sorted(dict.fromkeys(found), key=self.scorer)
@@ -237,30 +189,23 @@ class _Search:
     def _virtual(self, layout: Layout, schedule: str | None) -> list[Layout]:
         return virtual_layouts(layout, self.problem, self.groups, self.coarse, self.limits, schedule)
 
-    def _judged(self, layouts: Sequence[Layout]) -> Iterator[_Judged]:
-        """Plans simulated, always the one next that promises most, until time is up or all have been seen.
+    def _judged(self, layouts: Sequence[Layout]) -> Iterator[Judged]:
+        """Plans simulated, those that promise most first.
 
-        What a layout promises is its score until its orders are made, which are slower and say more. Of two that
-        promise about the same, the one simulated sooner goes first; what would take longer than is left is left out.
+        What a layout promises is its score until its orders are made, which are slower and say more.
         """
-        end = self.start + self.budget
-        pace = _Pace(self.start + _JUDGING * self.budget, end)
-        waiting: list[_Waiting] = []
+        pace = Pace(self.start + _JUDGING * self.budget, self.start + self.budget)
+        entries = []
         for number, layout in enumerate(self._unlike(layouts)):
-            heappush(waiting, _Waiting(self.scorer(layout), number, _effort(layout), self._tries(layout)))
-        best: _Judged | None = None
-        while waiting:
-            _, number, effort, tries = heappop(waiting)
-            if best is not None and not pace.allows(effort, best):
-                continue
-            with pace.measured(effort):
-                found = next(tries, None)
-            if isinstance(found, _Judged):
-                best = min(best or found, found, key=lambda judged: judged.seconds)
-                yield found
-                found = next(tries, None)
-            if isinstance(found, float):
-                heappush(waiting, _Waiting(found * (1 + _PATIENCE * pace.share(effort)), number, effort, tries))
+            effort = self._effort(layout)
+            entries.append(Entry(self.scorer(layout), number, effort, self._tries(layout, effort, pace)))
+        return in_turn(entries, pace)
+
+    def _effort(self, layout: Layout) -> float:
+        """What the time to judge its plans grows with: micro-batches and gradient sums of replicas."""
+        times = self.scorer.times(layout)
+        sums = sum(found.buckets * len(found.group) for found in times.sums) if times is not None else 0
+        return layout.micro_batches * sum(map(len, layout.groups)) + _OF_A_BUCKET * sums
 
     def _unlike(self, layouts: Sequence[Layout]) -> list[Layout]:
         """Those that may run; of several that differ in devices alone and take the same times, the first."""
@@ -274,7 +219,7 @@ class _Search:
                 )
         return list(unlike.values())
 
-    def _tries(self, layout: Layout) -> Iterator[_Judged | float]:
+    def _tries(self, layout: Layout, effort: float, pace: Pace) -> Iterator[Judged | float]:
         """Orders of one layout, the most promising first; after one that does not fit, orders that hold less.
 
         Before each of them the seconds it promises, which is as far off as that of the last one was. Layouts with
@@ -296,8 +241,8 @@ class _Search:
                 try:
                     found = self._step_time(plan)
                     off = found / seconds
-                    judged = _Judged(found, plan, time.perf_counter() - start)
-                    yield self._summed_otherwise(judged) if self.fastest and self.fastest[0] is plan else judged
+                    judged = Judged(found, plan, time.perf_counter() - start)
+                    yield self._summed_otherwise(judged, effort, pace)
                 except PlaitError as error:
                     self.rejected.append((name_of(plan), str(error)))
                     missing = error.missing_bytes if isinstance(error, DoesNotFit) else {}
@@ -312,17 +257,19 @@ class _Search:
     def _ready(self, plan: Plan) -> Plan:
         return with_sum_order(plan, self.problem.graph, self.problem.costs)
 
-    def _summed_otherwise(self, judged: _Judged) -> _Judged:
-        """The fastest plan so far with the way to sum gradients that suits it best, where the user left that open."""
-        if self.wishes.sync is not None or judged.plan.most_replicas == 1:
+    def _summed_otherwise(self, judged: Judged, effort: float, pace: Pace) -> Judged:
+        """The plan, where it is the fastest so far with the way to sum gradients that suits it best, if the user left
+        that open and there is time."""
+        fastest = self.fastest is not None and self.fastest[0] is judged.plan
+        if not fastest or self.wishes.sync is not None or judged.plan.most_replicas == 1:
             return judged
         for sync in _WAYS_TO_SUM:
-            if sync != judged.plan.sync:
+            if sync != judged.plan.sync and pace.allows(effort, judged):
                 start = time.perf_counter()
                 plan = self._ready(replace(judged.plan, sync=sync))
                 found = self._step_time(plan)
                 if found < judged.seconds:
-                    judged = _Judged(found, plan, time.perf_counter() - start)
+                    judged = Judged(found, plan, time.perf_counter() - start)
         return judged
 
     def _step_time(self, plan: Plan) -> float:
@@ -354,17 +301,6 @@ def _usual_sum(problem: Problem) -> str:
     return min(_WAYS_TO_SUM, key=lambda sync: sync_seconds(sync, trained, devices, problem.cluster)[0])
 
 
-def _effort(layout: Layout) -> int:
-    """What the time to judge its plans grows with: micro-batches of replicas."""
-    return layout.micro_batches * sum(map(len, layout.groups))
-
-
-def _seconds_to_judge(layout: Layout) -> float:
-    """As good as it is known beforehand."""
-    seconds, effort = _EXPECTED
-    return seconds / effort * _effort(layout)
-
-
 def _varied(layouts: Sequence[Layout], most: int) -> list[Layout]:
     """The first ones, at most two of the same number of stages and micro-batches."""
     seen: dict[tuple[int, int], int] = {}
@@ -379,9 +315,9 @@ def _varied(layouts: Sequence[Layout], most: int) -> list[Layout]:
     return chosen
 
 
-def _distinct(found: Sequence[_Judged]) -> list[_Judged]:
+def _distinct(found: Sequence[Judged]) -> list[Judged]:
     """One of each layout and schedule: others differ in nothing a table shows."""
-    seen: dict[tuple[object, ...], _Judged] = {}
+    seen: dict[tuple[object, ...], Judged] = {}
     for judged in found:
         seen.setdefault((judged.plan.stages, judged.plan.micro_batches, judged.plan.schedule), judged)
     return list(seen.values())

@@ -51,7 +51,7 @@ def step_seconds(program: Program, plan: Plan, costs: Costs) -> float:
 def _simulated(program: Program, plan: Plan, costs: Costs, records: list[Record] | None) -> float:
     """The end of a step in a row of many: of the second, or of the third where the second leaves others sums behind."""
     script = script_of(program)
-    engine = _Engine(program, script, plan, costs, records)
+    engine = _Engine(program, script, plan, costs, None if script.carries else records)
     end = engine.run()
     for _ in range(2 if script.carries else 0):
         before = engine.left_behind(end)

@@ -36,7 +36,8 @@ class Times:
 
     def inside(self, rank: int, what: Instruction, computation: Instruction) -> float:
         """After how many seconds of a computation something happens inside it, nobody else on the device."""
-        key = self.plan.devices[rank], what[0], what.name, computation.op, computation.stage, computation.rows
+        device = self._alike[rank]
+        key = device, what[0], what[3], computation[0], computation[1], computation.rows
         found = self._inside.get(key)
         if found is None:
             found = self._inside[key] = self._seconds_before(rank, what, computation)
@@ -73,6 +74,13 @@ class Times:
         found = self.program.bucket_by_name[bucket]
         devices = [self.plan.devices[rank] for rank in found.ranks]
         return sync_seconds(self.plan.sync, found.num_bytes, devices, self.plan.cluster)
+
+    @cached_property
+    def _alike(self) -> list[int]:
+        """By rank, a number that ranks on equal devices share."""
+        devices = [self.plan.cluster.devices[device] for device in self.plan.devices]
+        numbers: dict[tuple[str, float], int] = {}
+        return [numbers.setdefault((device.kind.name, device.speed), len(numbers)) for device in devices]
 
     @cached_property
     def meeting(self) -> float:

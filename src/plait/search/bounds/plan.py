@@ -79,6 +79,7 @@ class _Step:
         self.stage_of = [index for index, stage in enumerate(self.tables.stages) for _ in stage.ranks]
         self.overlap = times.plan.overlap
         self.splits = splits_backwards(times.plan)
+        self.exposed: dict[tuple[object, ...], float] = {}
         self.steps = step_of_each(times) if self.overlap != "off" else []
         self.after_stage = [self._after(index) for index in range(len(self.tables.stages))]
         self.after_stage[0] = max(self.after_stage[0], between)
@@ -125,7 +126,11 @@ class _Step:
         """A of the sums of one stage, over one of its ranks."""
         rows = max(passage.rows[place] for passage in self.passages)
         weights = max(passage.weights[place] for passage in self.passages) if self.splits else None
-        return exposed_seconds(self.times, self.sums, stage, self.ranks[place], rows, weights)
+        device = self.plan.cluster.devices[self.plan.devices[self.ranks[place]]]
+        key = stage, device.host, device.kind.name, device.speed, rows, weights
+        if key not in self.exposed:
+            self.exposed[key] = exposed_seconds(self.times, self.sums, stage, self.ranks[place], rows, weights)
+        return self.exposed[key]
 
     def _sizes(self, place: int) -> list[tuple[Passage, Paths]]:
         """The sizes of micro-batch of which the place has rows."""
