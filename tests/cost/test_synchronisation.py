@@ -9,6 +9,7 @@ from plait.cost import SYNCHRONISATIONS, sync_seconds
 from plait.errors import PlaitError
 
 S, B, IN_HOST = 8e9, 1e9, 1e10
+CHUNK = 2e-3  # of it, the first chunk in or the last one out
 
 
 def seconds(name: str, cluster: Cluster, devices: list[int] | None = None) -> float:
@@ -41,8 +42,18 @@ def test_uneven_hosts_share_as_many_shards_as_the_smallest_has_devices() -> None
 
 
 def test_a_parameter_server_is_limited_by_the_servers_uplink() -> None:
-    assert seconds("parameter-server", hosts(1, 1, 1, 1)) == approx(2 * 3 * S / B)
-    assert seconds("parameter-server", hosts(2, 1)) == approx(2 * S / B)  # one worker is in the same host
+    assert seconds("parameter-server", hosts(1, 1, 1, 1)) == approx(3 * S / B, rel=CHUNK)
+    assert seconds("parameter-server", hosts(2, 1)) == approx(S / B, rel=CHUNK)  # one worker is in the same host
+
+
+def test_what_is_too_small_to_be_cut_comes_in_before_it_goes_out() -> None:
+    assert sync_seconds("parameter-server", 1e6, [0, 1, 2, 3], hosts(1, 1, 1, 1))[0] == approx(2 * 3 * 1e6 / B)
+
+
+def test_servers_of_shards_move_what_a_ring_moves() -> None:
+    assert seconds("sharded-parameter-server", hosts(1, 1, 1, 1)) == approx(2 * 3 / 4 * S / B, rel=CHUNK)
+    shared = 2 * 2 * 2 / 4 * S / B  # two devices' shards to two others, and their results, by one uplink
+    assert seconds("sharded-parameter-server", hosts(2, 2)) == approx(shared, rel=CHUNK)
 
 
 def test_rounds_add_their_latencies() -> None:
@@ -51,7 +62,8 @@ def test_rounds_add_their_latencies() -> None:
     in_host, between = 2e-3, 4e-3
     assert way["ring"] == approx(2 * 3 * between)
     assert way["hierarchical"] == approx(2 * in_host + 2 * between)
-    assert way["parameter-server"] == approx(2 * between)
+    for name in ("parameter-server", "sharded-parameter-server"):
+        assert way[name] == approx(2 * between)
 
 
 @pytest.mark.parametrize("name", SYNCHRONISATIONS)

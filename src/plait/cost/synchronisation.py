@@ -5,16 +5,20 @@ Of S bytes on n devices, in N hosts of G devices where those are even:
     ring              2 (n-1)/n S/B + 2 (n-1) alpha over a ring that visits the hosts one after the other
     hierarchical      2 (G-1)/G S/b + 2 (G-1) alpha_in within the hosts, at the slowest of them, and
                       2 (N-1)/N S/B + 2 (N-1) alpha_out between them, each device with its shard of S
-    parameter-server  2 (n-1) S/B + 2 alpha at the server's link: the first device gets all and gives the sum to all
+    parameter-server  (n-1) S/B + 2 alpha at the server's link: the first device gets all and gives the sum to all,
+                      chunk after chunk, so that what comes in and what goes out pass at once
+    sharded-parameter-server   2 (n-1)/n S/B + 2 alpha: the same with every device the server of a shard
 
 B is the bandwidth of the channel that is busy longest. Where hosts have different numbers of devices there are as
 many shards as the fewest in one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from plait.cluster import Cluster
 from plait.errors import PlaitError
+from plait.sync.chunks import CHUNK_BYTES
+from plait.sync.hosts import by_host
 
 Cost = tuple[float, tuple[tuple[int, float], ...]]  # seconds, and channels with how long each is busy of them
 
@@ -34,14 +38,6 @@ def check_synchronisation(name: str) -> None:
     """Raises PlaitError where there is no such strategy."""
     if name not in SYNCHRONISATIONS:
         raise PlaitError(f"unknown synchronisation {name!r}; choose one of {', '.join(SYNCHRONISATIONS)}.")
-
-
-def by_host(members: Iterable[int], host_of: Callable[[int], str]) -> list[list[int]]:
-    """`members` together with those of the same host, hosts in the order in which they first appear."""
-    groups: dict[str, list[int]] = {}
-    for member in members:
-        groups.setdefault(host_of(member), []).append(member)
-    return list(groups.values())
 
 
 def _hosts(devices: Sequence[int], cluster: Cluster) -> list[list[int]]:
@@ -72,12 +68,24 @@ def _hierarchical(num_bytes: float, devices: Sequence[int], cluster: Cluster) ->
 
 
 def _parameter_server(num_bytes: float, devices: Sequence[int], cluster: Cluster) -> Cost:
-    server, *workers = devices
-    up = _busy([(worker, server) for worker in workers], num_bytes, cluster)
-    down = _busy([(server, worker) for worker in workers], num_bytes, cluster)
-    latency = _latency([(worker, server) for worker in workers], cluster)
+    return _servers(num_bytes, devices, devices[:1], cluster)
+
+
+def _sharded_server(num_bytes: float, devices: Sequence[int], cluster: Cluster) -> Cost:
+    devices = [device for host in _hosts(devices, cluster) for device in host]
+    return _servers(num_bytes, devices, devices, cluster)
+
+
+def _servers(num_bytes: float, devices: Sequence[int], servers: Sequence[int], cluster: Cluster) -> Cost:
+    """What comes in and what goes out pass at once, but for the first chunk in and the last one out."""
+    ways = [(worker, server) for server in servers for worker in devices if worker != server]
+    up = _busy(ways, num_bytes / len(servers), cluster)
+    down = _busy([(server, worker) for worker, server in ways], num_bytes / len(servers), cluster)
     busy = {channel: up.get(channel, 0.0) + down.get(channel, 0.0) for channel in up.keys() | down.keys()}
-    return max(up.values()) + max(down.values()) + 2 * latency, tuple(sorted(busy.items()))
+    first = min(1.0, CHUNK_BYTES * len(servers) / num_bytes) if num_bytes else 0.0
+    one_way = min(max(up.values()), max(down.values()))
+    seconds = max(max(busy.values()), max(up.values()) + max(down.values()) - one_way * (1 - first))
+    return seconds + 2 * _latency(ways, cluster), tuple(sorted(busy.items()))
 
 
 Pairs = Sequence[tuple[int, int]]
@@ -104,4 +112,5 @@ SYNCHRONISATIONS: dict[str, Callable[[float, Sequence[int], Cluster], Cost]] = {
     "ring": _ring,
     "hierarchical": _hierarchical,
     "parameter-server": _parameter_server,
+    "sharded-parameter-server": _sharded_server,
 }

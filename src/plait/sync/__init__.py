@@ -1,0 +1,7 @@
+"""Gradient synchronisation: sums over ranks, several ways behind one interface."""
+
+from plait.sync.errors import SumFailed
+from plait.sync.strategies import strategy_of
+from plait.sync.synchronizer import Synchronizer
+
+__all__ = ["SumFailed", "Synchronizer", "strategy_of"]
