@@ -20,6 +20,7 @@ from plait.sync.strategy import Strategy
 WAYS = ("ring", "hierarchical", "parameter-server", "sharded-parameter-server")
 HOSTS: dict[int, list[Ranks]] = {2: [(0, 1)], 3: [(0, 2), (1,)], 4: [(0, 1), (2, 3)], 8: [(0, 1, 2), (3, 4), (5, 6, 7)]}
 SIZES = (1, 2, 7, 1000, 4099)
+TINY = 714 * 2.0**-149  # below the smallest normal number
 CPU = torch.device("cpu")
 
 
@@ -91,14 +92,14 @@ def test_means_of_other_types(dtype: torch.dtype) -> None:
 
 
 def test_infinities_and_nans_pass_as_in_a_sum_of_floats() -> None:
-    special = torch.tensor([0.0, -0.0, 714 * 2.0**-149, float("inf"), float("inf"), float("nan"), 3e38])
+    special = torch.tensor([0.0, -0.0, TINY, float("inf"), float("inf"), float("nan"), 3e38])
 
     def work(rank: int) -> None:
         for synchronizer in synchronizers([strategy_of(name, HOSTS[2]) for name in WAYS]):
-            tensor = special if rank == 0 else torch.tensor([-0.0, -0.0, 714 * 2.0**-149, 1.0, float("-inf"), 1.0, 3e38])
+            tensor = special if rank == 0 else torch.tensor([-0.0, -0.0, TINY, 1.0, float("-inf"), 1.0, 3e38])
             tensor = tensor.clone()
             synchronizer.all_reduce(tensor).wait()
-            wanted = torch.tensor([0.0, -0.0, 2 * 714 * 2.0**-149, float("inf"), float("nan"), float("nan"), float("inf")])
+            wanted = torch.tensor([0.0, -0.0, 2 * TINY, float("inf"), float("nan"), float("nan"), float("inf")])
             torch.testing.assert_close(tensor, wanted, rtol=0, atol=0, equal_nan=True)
 
     on_ranks(2, work)
@@ -118,7 +119,7 @@ def test_servers_apart_sum_for_workers_until_they_are_dismissed() -> None:
             wanted = torch.stack([numbers(worker, size) for worker in way.ranks]).sum(0)
             torch.testing.assert_close(tensor, wanted, rtol=1e-12, atol=1e-12)
             found.append(bits(tensor))
-        way.dismiss(synchronizer.collectives)
+        synchronizer.close()
         return found
 
     served, first, also_served, second, third = on_ranks(5, work)

@@ -61,3 +61,8 @@ class ReplicaExchange:
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         return self._transport.all_gather(tensor, self._ranks)
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        result = tensor.clone()
+        self._transport.all_reduce(result, self._ranks, "exchange").wait()
+        return result

@@ -46,6 +46,9 @@ class Hierarchical:
             found.append((inside.sum_up, lambda inside=inside: self._sum_across(collectives, inside), inside.hand_down))  # type: ignore[misc]
         return found
 
+    def close(self, collectives: Collectives) -> None:
+        del collectives
+
     def _sum_across(self, collectives: Collectives, inside: "InHost") -> None:
         if inside.shard is not None and inside.own_shard.numel():
             collectives.all_reduce(inside.own_shard, inside.others, self._across).wait()
@@ -70,6 +73,7 @@ class InHost:
         columns = owners(hosts)
         self._collectives = collectives
         self._purpose = purpose
+        self.rank = collectives.rank
         self._parts = list(chunk.tensor_split(len(columns)))
         position = self._host.index(collectives.rank)
         self.shard = position if position < len(columns) else None  # which one this rank owns

@@ -98,8 +98,8 @@ class ParameterServer:
     def _announce(self, collectives: Collectives, tensor: Tensor) -> None:
         self._tell(collectives, tensor.numel(), _DTYPES.index(tensor.dtype))
 
-    def dismiss(self, collectives: Collectives) -> None:
-        """There will be no more sums: servers that stand apart end. Called by every worker; the first one tells."""
+    def close(self, collectives: Collectives) -> None:
+        """There will be no more sums: servers that stand apart end. The first worker tells them."""
         if self.is_apart and collectives.rank == self.ranks[0]:
             self._tell(collectives, _NO_MORE, 0)
 

@@ -28,3 +28,7 @@ class Strategy(Protocol):
     def chunks(self, collectives: Collectives, tensor: Tensor) -> list[Chunk]:
         """What this rank does so that `tensor` becomes the sum."""
         ...
+
+    def close(self, collectives: Collectives) -> None:
+        """There will be no more sums."""
+        ...

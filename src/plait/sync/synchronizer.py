@@ -59,6 +59,10 @@ class Synchronizer:
             self._conveyor.add(Job(self.strategy.chunks(self.collectives, flat), done))
         return promise
 
+    def close(self) -> None:
+        """There will be no more sums; all there were are done."""
+        self.strategy.close(self.collectives)
+
     def _finish(self, flat: Tensor) -> None:
         if self._mean:
             flat.div_(len(self.strategy.ranks))
