@@ -148,7 +148,7 @@ class Aggregated:
                     return
                 why = attempt.why_not or "not all ranks got it from the switch"
                 _LOG.warning(
-                    "rank %d: sum %d goes over the %s: %s", collectives.rank, attempt.number, self.instead.name, why
+                    "rank %d: sum %d goes over the hierarchical ring: %s", collectives.rank, attempt.number, why
                 )
             for chunk in self.instead.chunks(collectives, tensor):
                 for do in chunk:
