@@ -1,1 +1,0 @@
-"""The aggregating switch: sums packets of many workers as they pass. See docs/switch.md."""
