@@ -62,6 +62,7 @@ def _play(task: Task, control: ControlClient, where: Where) -> None:
             control.send({"type": "step", "step": step, "loss": 0.0, "seconds": seconds, "memory_bytes": 0})
     control.send({"type": "lateness", "seconds": device.lateness})
     tell_outcome(control, traced, _CPU)
+    sums.close()
     transport.close()
 
 

@@ -14,6 +14,7 @@ from plait.run.transport import Pending, Transport
 from plait.sync import Synchronizer, strategy_of
 from plait.sync.collectives import Group
 from plait.sync.hosts import Ranks, by_host
+from plait.sync.places import SwitchPlace
 from plait.sync.strategy import Strategy
 
 
@@ -39,9 +40,14 @@ class Sums:
             self._synchronizers[ranks] = Synchronizer(self._strategy(ranks), transport)
         return self._synchronizers[ranks].all_reduce(tensor, name)
 
+    def close(self) -> None:
+        """There will be no more sums; all there were have been waited for."""
+        for synchronizer in self._synchronizers.values():
+            synchronizer.close()
+
     def _strategy(self, ranks: Ranks) -> Strategy:
         hosts = by_host(ranks, lambda rank: self.hosts[rank])
-        return strategy_of(self.name, [tuple(host) for host in hosts])
+        return strategy_of(self.name, [tuple(host) for host in hosts], SwitchPlace.of_environment())
 
 
 def groups_of_program(program: Program, sums: Sums) -> list[Group]:

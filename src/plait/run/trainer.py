@@ -315,6 +315,7 @@ class Trainer:
 
     def close(self) -> None:
         self.finish()
+        self.executor.sums.close()
         if isinstance(self._transport, TorchTransport):
             self._transport.close()
 

@@ -97,9 +97,12 @@ class Done:
 class TorchCollectives:
     """torch.distributed: gloo between CPUs, NCCL between GPUs, host memory in between where gloo serves GPUs."""
 
-    def __init__(self, groups: Iterable[Group], *, device: torch.device, timeout_seconds: float) -> None:
+    def __init__(
+        self, groups: Iterable[Group], *, device: torch.device, timeout_seconds: float, backend: str | None = None
+    ) -> None:
         self.rank = dist.get_rank()
         self._timeout = timedelta(seconds=timeout_seconds)
+        self._backend = backend
         # All ranks make all groups, in one order: torch.distributed asks for that.
         wanted = sorted({group for group in groups if len(group[1]) > 1})
         self._groups = {group: self.new_group(group[1], **_AS_GIVEN) for group in wanted}
@@ -107,7 +110,7 @@ class TorchCollectives:
         self._through_host = device.type == "cuda" and "nccl" not in dist.get_backend_config(some)
 
     def new_group(self, ranks: Sequence[int], **options: Any) -> dist.ProcessGroup:
-        return dist.new_group(list(ranks), timeout=self._timeout, **options)
+        return dist.new_group(list(ranks), timeout=self._timeout, backend=self._backend, **options)
 
     def all_reduce(self, tensor: Tensor, ranks: Ranks, purpose: str = "gradients") -> Sum:
         if len(ranks) == 1:

@@ -27,7 +27,7 @@ class Synchronizer:
     def __init__(self, strategy: Strategy, collectives: Collectives, *, mean: bool = False) -> None:
         self.strategy = strategy
         self.collectives = collectives
-        self._mean = mean
+        self.mean = mean
         self._conveyor = Conveyor(strategy.num_phases)
         self._begun = 0
 
@@ -64,7 +64,7 @@ class Synchronizer:
         self.strategy.close(self.collectives)
 
     def _finish(self, flat: Tensor) -> None:
-        if self._mean:
+        if self.mean:
             flat.div_(len(self.strategy.ranks))
 
 
