@@ -46,7 +46,7 @@ _PATIENCE = 0.1  # seconds of a step that are worth as much as the time to find 
 _EXPECTED = 0.25, 1024  # seconds to judge 1024 micro-batches of replicas
 _FITTINGS = 3  # times the orders of a layout are made again to hold less
 _ANSWERED = 8  # plans of an answer
-_WAYS_TO_SUM = ("hierarchical", "ring")
+_WAYS_TO_SUM, _BY_A_SWITCH = ("hierarchical", "ring"), ("passing", "in-network")
 _SPLITTING = ("zb-h1", "zb-h2", "zb-v")
 MANY_STAGES = ("interleaved", "zb-v")
 _VIRTUAL = 3  # layouts of which those with several stages at a position are made
@@ -86,7 +86,8 @@ def find_plans(
     wishes = wishes or Wishes()
     check_wishes(wishes, cluster, batch_size)
     problem = Problem(graph, costs, cluster, batch_size, batch, wishes.micro_batches, wishes.overlap or "full")
-    bound = cluster_bound(graph, costs, cluster, batch_size, overlap=problem.overlap)
+    rings_only = not cluster.aggregators
+    bound = cluster_bound(graph, costs, cluster, batch_size, rings_only=rings_only, overlap=problem.overlap)
     search = _Search(problem, wishes, start, budget_seconds)
     found = search.run()
     return Answer(
@@ -316,7 +317,7 @@ class _Search:
         """The fastest plan so far with the way to sum gradients that suits it best, where the user left that open."""
         if self.wishes.sync is not None or judged.plan.most_replicas == 1:
             return judged
-        for sync in _WAYS_TO_SUM:
+        for sync in _ways_to_sum(self.problem):
             if sync != judged.plan.sync:
                 start = time.perf_counter()
                 plan = self._ready(replace(judged.plan, sync=sync))
@@ -347,11 +348,15 @@ class _Search:
         )
 
 
+def _ways_to_sum(problem: Problem) -> tuple[str, ...]:
+    return _WAYS_TO_SUM + (_BY_A_SWITCH if problem.cluster.aggregators else ())
+
+
 def _usual_sum(problem: Problem) -> str:
     """What sums all gradients over all devices fastest; others are tried on the best plans."""
     trained = sum(parameter.num_bytes for parameter in problem.graph.parameters if parameter.trainable)
     devices = range(len(problem.cluster.devices))
-    return min(_WAYS_TO_SUM, key=lambda sync: sync_seconds(sync, trained, devices, problem.cluster)[0])
+    return min(_ways_to_sum(problem), key=lambda sync: sync_seconds(sync, trained, devices, problem.cluster)[0])
 
 
 def _effort(layout: Layout) -> int:

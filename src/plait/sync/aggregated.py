@@ -20,6 +20,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from plait.errors import PlaitError
 from plait.switch.errors import SwitchUnavailable
 from plait.sync.chunks import CHUNK_BYTES, chunks_of
 from plait.sync.collectives import Collectives, Group
@@ -93,6 +94,11 @@ class Aggregated:
         return "agreement", tuple(sorted(self.ranks))
 
     def chunks(self, collectives: Collectives, tensor: Tensor) -> list[Chunk]:
+        if tensor.dtype == torch.float64:
+            raise PlaitError(
+                f"{self.name} sums have 32 bits a number at most, and this tensor is float64: sum it by a way that "
+                "torch.distributed knows (ring, hierarchical, parameter-server), or train in float32."
+            )
         attempt = _Attempt(self._begun)
         self._begun += 1
         work = torch.empty(tensor.numel(), dtype=torch.float32)
