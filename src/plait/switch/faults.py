@@ -21,6 +21,4 @@ class Faults:
                 raise PlaitError(f"a {name} of {share} is not a share of packets: give a number from 0 to below 1.")
 
     def rates(self) -> FaultRates:
-        return FaultRates(
-            self.seed, round(self.loss * 1e6), round(self.duplicate * 1e6), round(self.reorder * 1e6)
-        )
+        return FaultRates(self.seed, round(self.loss * 1e6), round(self.duplicate * 1e6), round(self.reorder * 1e6))
