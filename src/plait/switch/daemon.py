@@ -278,6 +278,8 @@ class Switch:
                 if not all(one.has_left for one in job.members.values()):
                     return
                 reason = "all workers have left"
+            elif message is not None:
+                reason = str(message.get("reason", message))[:1000]
         self._end(job, reason)
 
     def _end(self, job: Job, reason: str, *, kind: str = "ended") -> None:

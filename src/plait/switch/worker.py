@@ -1,5 +1,6 @@
 """The noun `SwitchWorker`: one contributor of a job at an aggregating switch."""
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -141,11 +142,19 @@ class SwitchWorker:
             while outcome is Outcome.PENDING:
                 outcome = Outcome(self._library.plait_worker_run(handle, _SLICE))
         except BaseException:  # chunks are under way: what comes back belongs to no later tensor
-            self._ended = f"an earlier sum of job {self._job} was broken off on this worker"
+            self._ended = f"a sum of job {self._job} was broken off on worker {self._worker}"
+            self._give_up()
             raise
         if outcome is not Outcome.DONE:
             self._ended = f"job {self._job}, worker {self._worker}: {self._reason(outcome, time.monotonic() - begin)}"
+            self._give_up()
             raise SwitchUnavailable(self._ended)
+
+    def _give_up(self) -> None:
+        """Lets the switch end the job, so that no other worker waits for what will not come."""
+        with contextlib.suppress(OSError):
+            self._channel.send({"type": "failed", "reason": self._ended})
+        self._channel.close()
 
     def _reason(self, outcome: Outcome, seconds: float) -> str:
         report = self.report
@@ -186,10 +195,8 @@ class SwitchWorker:
                 return
             handle, self._handle = self._handle, None
             if not self._ended:
-                try:
+                with contextlib.suppress(OSError):
                     self._channel.send({"type": "leave"})
-                except OSError:
-                    self._ended = "the switch has gone"
             self._channel.close()
             self._socket.close()
             self._library.plait_worker_free(handle)
