@@ -28,7 +28,7 @@ class Recorder:
 
     def _note(self, what: str, group: str) -> "Recorder":
         self.asked.append(what)
-        if "down" in group.split():
+        if {"down", "give"} & set(group.split()):
             self.all_asked.set()
         return self
 

@@ -30,6 +30,12 @@ def aggregated(num_bytes: float, hosts: Sequence[Sequence[int]], cluster: Cluste
     return min(_at(aggregator, num_bytes, hosts, cluster) for aggregator in cluster.aggregators)
 
 
+def nearest_aggregator(devices: Sequence[int], cluster: Cluster) -> Aggregator:
+    """Of the cluster's switches that sum packets, the one where the devices' sums take least."""
+    hosts = [[device] for device in devices]
+    return min(cluster.aggregators, key=lambda aggregator: _at(aggregator, 1e9, hosts, cluster)[0])
+
+
 def _at(aggregator: Aggregator, num_bytes: float, hosts: Sequence[Sequence[int]], cluster: Cluster) -> Cost:
     shards = min(map(len, hosts))
     top = cluster.vertex(aggregator.switch)

@@ -18,6 +18,7 @@ from plait.sync.collectives import Collectives, Group, Pending
 from plait.sync.conveyor import Chunk, Conveyor, Job
 from plait.sync.errors import SumFailed
 from plait.sync.hosts import Ranks
+from plait.sync.rounds import direction, directions
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _NO_MORE = -1
@@ -34,10 +35,19 @@ class ParameterServer:
     num_phases: int = 2
 
     def groups(self) -> list[Group]:
-        return [self._group("up"), self._group("down")]
+        return [*directions("collect", self._everybody), *directions("give", self._everybody)]
 
-    def _group(self, what: str) -> Group:
-        return f"server {what}", tuple(sorted({*self.ranks, *self.servers}))
+    @property
+    def _everybody(self) -> Ranks:
+        return tuple(sorted({*self.ranks, *self.servers}))
+
+    def _send(self, collectives: Collectives, what: str, tensor: Tensor, peer: int) -> Pending:
+        group = direction(what, self._everybody, collectives.rank, peer)
+        return collectives.send_to(tensor, peer, group)
+
+    def _receive(self, collectives: Collectives, what: str, tensor: Tensor, peer: int) -> Pending:
+        group = direction(what, self._everybody, peer, collectives.rank)
+        return collectives.receive_from(tensor, peer, group)
 
     @property
     def is_apart(self) -> bool:
@@ -55,7 +65,7 @@ class ParameterServer:
 
     def _collect(self, collectives: Collectives, pieces: Sequence[Tensor | None]) -> None:
         """Every server gets its piece from all others; one that serves alone starts from nothing."""
-        rank, group = collectives.rank, self._group("up")
+        rank = collectives.rank
         pending: list[Pending] = []
         arriving: list[Tensor] = []
         for piece, server in zip(pieces, self.servers, strict=True):
@@ -65,11 +75,11 @@ class ParameterServer:
                 workers = [worker for worker in self.ranks if worker != rank]
                 arriving = [torch.empty_like(piece) for _ in workers]
                 pending += [
-                    collectives.receive_from(into, worker, group)
+                    self._receive(collectives, "collect", into, worker)
                     for into, worker in zip(arriving, workers, strict=True)
                 ]
             elif rank in self.ranks:
-                pending.append(collectives.send_to(piece, server, group))
+                pending.append(self._send(collectives, "collect", piece, server))
         for message in pending:
             message.wait()
         if arriving:
@@ -81,15 +91,15 @@ class ParameterServer:
                 own.add_(more)
 
     def _give(self, collectives: Collectives, pieces: Sequence[Tensor | None]) -> None:
-        rank, group = collectives.rank, self._group("down")
+        rank = collectives.rank
         pending: list[Pending] = []
         for piece, server in zip(pieces, self.servers, strict=True):
             if piece is None or not piece.numel():
                 continue
             if server == rank:
-                pending += [collectives.send_to(piece, worker, group) for worker in self.ranks if worker != rank]
+                pending += [self._send(collectives, "give", piece, worker) for worker in self.ranks if worker != rank]
             elif rank in self.ranks:
-                pending.append(collectives.receive_from(piece, server, group))
+                pending.append(self._receive(collectives, "give", piece, server))
         for message in pending:
             message.wait()
 
@@ -105,7 +115,7 @@ class ParameterServer:
 
     def _tell(self, collectives: Collectives, *numbers: int) -> None:
         header = torch.tensor(numbers)
-        for message in [collectives.send_to(header, server, self._group("up")) for server in self.servers]:
+        for message in [self._send(collectives, "collect", header, server) for server in self.servers]:
             message.wait()
 
     def serve(self, collectives: Collectives) -> int:
@@ -113,7 +123,7 @@ class ParameterServer:
         conveyor, header, number = Conveyor(self.num_phases), torch.zeros(2, dtype=torch.int64), 0
         while True:
             try:
-                collectives.receive_from(header, self.ranks[0], self._group("up")).wait()
+                self._receive(collectives, "collect", header, self.ranks[0]).wait()
             except RuntimeError as error:
                 raise SumFailed(collectives.rank, f"anything more after {number} sums as a server", error) from error
             size, dtype = header.tolist()

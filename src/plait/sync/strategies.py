@@ -40,4 +40,4 @@ def _at_switch(name: str, hosts: Sequence[Ranks], place: SwitchPlace | None) -> 
     assert place is not None
     ranks = ring_order(hosts)
     workers = hosts if name == "passing" else [(rank,) for rank in ranks]
-    return Aggregated(name, workers, hosts, place.join, job=f"{place.job}/{'-'.join(map(str, ranks))}")
+    return Aggregated(name, workers, hosts, place.join, job=f"{place.job}/{name}/{'-'.join(map(str, ranks))}")
