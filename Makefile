@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 setup: $(VENV)/.ready
 
 # torch first and alone: a pinned request takes the plain CPU build, a range may fetch gigabytes of CUDA.
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml constraints.txt $(wildcard src/plait/switch/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Plait needs Python >= 3.11; set PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch

@@ -44,6 +44,16 @@ def changed(old, new, text=HOSTS):
             id="missing unit",
         ),
         pytest.param(
+            HOSTS + RACKS + 'aggregate = { slots = 0, payload = "1 kB" }',
+            ["switches[0].aggregate.slots = 0"],
+            id="no slots",
+        ),
+        pytest.param(
+            HOSTS + RACKS + "aggregate = { efficiency = 1.5 }",
+            ["switches[0].aggregate.efficiency = 1.5"],
+            id="efficiency",
+        ),
+        pytest.param(
             changed('"5 us"', "5"),
             ['hosts[0].in_host.latency = 5 has no unit; write e.g. "5 us"'],
             id="latency",

@@ -1,11 +1,12 @@
 """Cluster files: what the tables become, and the examples in the repository and in the documentation."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from plait.cluster import PRESETS, load_cluster, parse_cluster
+from plait.cluster import PRESETS, Aggregator, Cluster, load_cluster, parse_cluster
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "clusters").glob("*.toml"))
@@ -26,6 +27,15 @@ def test_every_example_loads(path):
 @pytest.mark.parametrize("text", DOCUMENTED)
 def test_every_documented_file_loads(text):
     assert parsed(text).devices
+
+
+def test_switches_that_sum_packets_are_kept_in_plans():
+    cluster = parsed(next(text for text in DOCUMENTED if "aggregate" in text))
+    assert cluster.aggregators == (Aggregator("switch", 64, 8896, 0.98),)
+    assert Cluster.from_dict(cluster.to_dict()) == cluster
+    without = replace(cluster, aggregators=())
+    assert "aggregators" not in without.to_dict()  # as clusters were written before there were any
+    assert without.fingerprint() != cluster.fingerprint()
 
 
 def test_the_documentation_and_the_examples_were_found():

@@ -4,11 +4,15 @@ import pytest
 from host_clusters import hosts
 from pytest import approx
 
-from plait.cluster import Cluster
+from plait.cluster import Aggregator, Cluster, parse_cluster
 from plait.cost import SYNCHRONISATIONS, sync_seconds
 from plait.errors import PlaitError
+from plait.sync.chunks import CHUNK_BYTES
 
 S, B, IN_HOST = 8e9, 1e9, 1e10
+ETA = 0.98
+SWITCH = (Aggregator("switch", 64, 8896, ETA),)
+CHUNK = 2e-3  # of it, the first chunk in or the last one out
 
 
 def seconds(name: str, cluster: Cluster, devices: list[int] | None = None) -> float:
@@ -41,17 +45,86 @@ def test_uneven_hosts_share_as_many_shards_as_the_smallest_has_devices() -> None
 
 
 def test_a_parameter_server_is_limited_by_the_servers_uplink() -> None:
-    assert seconds("parameter-server", hosts(1, 1, 1, 1)) == approx(2 * 3 * S / B)
-    assert seconds("parameter-server", hosts(2, 1)) == approx(2 * S / B)  # one worker is in the same host
+    assert seconds("parameter-server", hosts(1, 1, 1, 1)) == approx(3 * S / B, rel=CHUNK)
+    assert seconds("parameter-server", hosts(2, 1)) == approx(S / B, rel=CHUNK)  # one worker is in the same host
+
+
+def test_what_is_too_small_to_be_cut_comes_in_before_it_goes_out() -> None:
+    assert sync_seconds("parameter-server", 1e6, [0, 1, 2, 3], hosts(1, 1, 1, 1))[0] == approx(2 * 3 * 1e6 / B)
+
+
+def test_servers_of_shards_move_what_a_ring_moves() -> None:
+    assert seconds("sharded-parameter-server", hosts(1, 1, 1, 1)) == approx(2 * 3 / 4 * S / B, rel=CHUNK)
+    shared = 2 * 2 * 2 / 4 * S / B  # two devices' shards to two others, and their results, by one uplink
+    assert seconds("sharded-parameter-server", hosts(2, 2)) == approx(shared, rel=CHUNK)
 
 
 def test_rounds_add_their_latencies() -> None:
     cluster = hosts(2, 2, latency=1e-3)
-    way = {name: seconds(name, cluster) - seconds(name, hosts(2, 2)) for name in SYNCHRONISATIONS}
+    names = ("ring", "hierarchical", "parameter-server", "sharded-parameter-server")
+    way = {name: seconds(name, cluster) - seconds(name, hosts(2, 2)) for name in names}
     in_host, between = 2e-3, 4e-3
     assert way["ring"] == approx(2 * 3 * between)
     assert way["hierarchical"] == approx(2 * in_host + 2 * between)
-    assert way["parameter-server"] == approx(2 * between)
+    for name in ("parameter-server", "sharded-parameter-server"):
+        assert way[name] == approx(2 * between)
+
+
+def test_passing_sends_each_byte_over_an_uplink_once() -> None:
+    assert seconds("passing", hosts(1, 1, 1, 1, aggregators=SWITCH)) == approx(S / B / ETA)
+    assert seconds("passing", hosts(4, 4, 4, 4, aggregators=SWITCH)) == approx(S / B / ETA, rel=CHUNK)
+    # Within hosts that are no faster than the uplinks the in-host sum passes each device's link, and its shard too.
+    slow = hosts(2, 2, in_host=B, aggregators=SWITCH)
+    assert seconds("passing", slow) == approx(2 * 1 / 2 * S / B + 1 / 2 * S / B / ETA, rel=CHUNK)
+
+
+def test_in_network_sums_send_each_devices_bytes_over_the_uplink() -> None:
+    assert seconds("in-network", hosts(4, 4, aggregators=SWITCH)) == approx(4 * S / B / ETA)
+
+
+def test_within_a_host_passing_has_no_use_for_a_switch() -> None:
+    assert seconds("passing", hosts(4)) == seconds("ring", hosts(4))
+
+
+def test_the_slots_of_a_switch_limit_what_is_under_way() -> None:
+    few = (Aggregator("switch", 1, 1000, ETA),)
+    round_trip = 2 * 2 * 1e-3  # two links there, two back
+    chunks = S / CHUNK_BYTES
+    cluster = hosts(1, 1, latency=1e-3, aggregators=few)
+    assert seconds("passing", cluster) == approx(S * round_trip / 1000 + chunks * round_trip)
+
+
+def test_switches_of_racks_pass_on_one_stream() -> None:
+    rate = 1e9
+    tree = """
+    [kinds.cpu]
+    flops = "1 GFLOP/s"
+    memory = "1 GB"
+    memory_bandwidth = "1 GB/s"
+    [[hosts]]
+    name = "h"
+    count = 4
+    devices = [{ kind = "cpu" }]
+    in_host = { bandwidth = "10 GB/s", latency = "0 s" }
+    uplink = { to = "rack", bandwidth = "1 GB/s", latency = "0 s" }
+    [[switches]]
+    name = "rack"
+    count = 2
+    uplink = { to = "spine", bandwidth = "1 GB/s", latency = "0 s" }
+    RACK
+    [[switches]]
+    name = "spine"
+    aggregate = { efficiency = 0.5 }
+    """
+    spine_alone = parse_cluster(tree.replace("RACK", ""), source="tree")
+    racks_too = parse_cluster(tree.replace("RACK", "aggregate = { efficiency = 0.5 }"), source="tree")
+    assert seconds("passing", spine_alone) == approx(2 * S / rate / 0.5)
+    assert seconds("passing", racks_too) == approx(S / rate / 0.5)
+
+
+def test_without_a_switch_that_sums_the_message_says_how_to_have_one() -> None:
+    with pytest.raises(PlaitError, match=r"no switch of cluster hosts sums packets.*aggregate = \{\}"):
+        seconds("passing", hosts(1, 1))
 
 
 @pytest.mark.parametrize("name", SYNCHRONISATIONS)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.futures import Future
 
 LIMIT = 60.0
 
@@ -15,7 +16,7 @@ class World:
         self.num_ranks = num_ranks
         self.lock = threading.Lock()
         self.compute = threading.Lock()  # PyTorch's generator is one per process
-        self.sent: dict[tuple[int, int], list[Tensor]] = {}
+        self.sent: dict[Any, list[Tensor]] = {}
         self.gathers: dict[Any, dict[int, Tensor]] = {}
         self.changed = threading.Condition(self.lock)
 
@@ -24,6 +25,20 @@ class _Wait:
     def __init__(self, wait: Callable[[], None], done: Callable[[], bool] = lambda: True) -> None:
         self.wait = wait
         self.done = done
+
+    def future(self) -> "Future[None]":
+        """Done by itself, on a thread of its own."""
+        promise: Future[None] = Future()
+
+        def work() -> None:
+            try:
+                self.wait()
+                promise.set_result(None)
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                promise.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        return promise
 
 
 class ThreadTransport:
@@ -35,19 +50,19 @@ class ThreadTransport:
         self.num_ranks = world.num_ranks
         self.counts: dict[Any, int] = {}
 
-    def send(self, tensor: Tensor, peer: int) -> _Wait:
+    def send(self, tensor: Tensor, peer: int, group: Any = None) -> _Wait:
         with self.world.changed:
-            self.world.sent.setdefault((self.rank, peer), []).append(tensor.detach().clone())
+            self.world.sent.setdefault((self.rank, peer, group), []).append(tensor.detach().clone())
             self.world.changed.notify_all()
         return _Wait(lambda: None)
 
-    def receive(self, tensor: Tensor, peer: int) -> _Wait:
-        number = self.counts.get(peer, 0)
-        self.counts[peer] = number + 1
+    def receive(self, tensor: Tensor, peer: int, group: Any = None) -> _Wait:
+        number = self.counts.get((peer, group), 0)
+        self.counts[peer, group] = number + 1
 
         def wait() -> None:
             with self.world.changed:
-                sent = self.world.sent.setdefault((peer, self.rank), [])
+                sent = self.world.sent.setdefault((peer, self.rank, group), [])
                 assert self.world.changed.wait_for(lambda: len(sent) > number, LIMIT), "nothing arrives"
                 arrived = sent[number]
             assert arrived.shape == tensor.shape and arrived.dtype == tensor.dtype
@@ -55,6 +70,8 @@ class ThreadTransport:
                 tensor.copy_(arrived)
 
         return _Wait(wait)
+
+    send_to, receive_from = send, receive
 
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...], purpose: str = "gradients") -> _Wait:
         key = self._key(purpose, ranks)
@@ -72,13 +89,6 @@ class ThreadTransport:
         self._give(key, tensor)
         parts = self._take(key, ranks)
         return [parts[rank] for rank in ranks]
-
-    def reduce(self, tensor: Tensor, ranks: tuple[int, ...], root: int, purpose: str) -> _Wait:
-        total = tensor if self.rank == root else tensor.clone()
-        pending = self.all_reduce(total, ranks, purpose)
-        if self.rank != root:
-            tensor.fill_(torch.nan)  # as good as whatever torch.distributed leaves there
-        return pending
 
     def broadcast(self, tensor: Tensor, ranks: tuple[int, ...], root: int, purpose: str = "broadcast") -> _Wait:
         key = self._key(purpose, ranks)

@@ -1,12 +1,14 @@
 """Partition and ranking."""
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
+import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.cluster import Cluster, local_cluster
+from plait.cluster import Aggregator, Cluster, local_cluster
 from plait.cost import AtomCost, Costs, OptimizerCost
 from plait.errors import PlaitError
 from plait.graph import Atom, Graph, Parameter, Value
@@ -84,6 +86,19 @@ def test_a_plan_that_does_not_fit_names_the_device_and_what_it_lacks() -> None:
     costs = Costs(graph.fingerprint, {"cpu": huge}, costs.optimizer)
     with pytest.raises(PlaitError, match=r"local/cpu0 would need .* but the device has"):
         find_plans(graph, costs, cluster_with_cores(2), batch_size=8)
+
+
+def test_gradients_are_summed_by_a_switch_where_that_is_fastest_and_no_bound_is_beaten() -> None:
+    problem = toys.chain([0.01] * 4, parameter=10**8)
+    plain = toys.hosts(1, 1, 1, 1)
+    wishes = Wishes(replicas=(4,), overlap="off")
+    summing = replace(plain, aggregators=(Aggregator("switch", 64, 8896, 0.98),))
+    without, by_switch = (
+        find_plans(*problem, cluster, batch_size=16, wishes=wishes, budget_seconds=0.5) for cluster in (plain, summing)
+    )
+    assert (without.best.plan.sync, by_switch.best.plan.sync) == ("hierarchical", "passing")
+    assert by_switch.best.timeline.step_seconds < without.best.timeline.step_seconds
+    assert by_switch.best.timeline.step_seconds >= by_switch.bound_seconds
 
 
 def cluster_with_cores(devices: int) -> Cluster:

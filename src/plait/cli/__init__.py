@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from plait.cli import doctor, emulate, plan, profile, report, simulate, train, verify, worker
+from plait.cli import doctor, emulate, plan, profile, report, simulate, switch, train, verify, worker
 from plait.errors import PlaitError
 from plait.run.launch import RunFailed
 
@@ -24,6 +24,7 @@ app.command("emulate")(emulate.command)
 app.command("verify")(verify.command)
 app.command("profile")(profile.command)
 app.command("report")(report.command)
+app.add_typer(switch.app, name="switch")
 app.command("doctor")(doctor.command)
 app.command("worker", hidden=True)(worker.command)
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from plait.emulate.commands import missing
+from plait.switch import native
 
 
 @dataclass(frozen=True)
@@ -84,4 +85,19 @@ def _namespaces() -> Finding:
     return Finding("emulated clusters", "no" if lack else "yes", lack)
 
 
-_CHECKS: tuple[Callable[[], Finding], ...] = (_python, _torch, _gloo, _cores, _cuda, _nccl, _transformers, _namespaces)
+def _switch() -> Finding:
+    lack = native.missing()
+    return Finding("in-network sums (plait switch)", "no" if lack else "yes", lack or "")
+
+
+_CHECKS: tuple[Callable[[], Finding], ...] = (
+    _python,
+    _torch,
+    _gloo,
+    _cores,
+    _cuda,
+    _nccl,
+    _transformers,
+    _namespaces,
+    _switch,
+)

@@ -1,10 +1,10 @@
 """From the tables of a cluster file to the cluster: tiers are spelt out into single devices and links."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from plait.cluster.kinds import find_kind, known_kinds
-from plait.cluster.parts import Device, DeviceKind, Host, Link
+from plait.cluster.parts import Aggregator, Device, DeviceKind, Host, Link
 from plait.cluster.suggestions import did_you_mean, listed
 from plait.cluster.tables import ClusterTables, DeviceTable, HostTable, InHostTable, SwitchTable, UplinkTable
 from plait.cluster.topology import Cluster
@@ -30,6 +30,7 @@ def build_cluster(tables: ClusterTables, *, default_name: str) -> Cluster:
         devices=tuple(build.devices),
         switches=tuple(name for group in build.switch_groups.values() for name in group),
         links=tuple(build.links),
+        aggregators=tuple(_aggregators(tables, build.switch_groups)),
     )
 
 
@@ -54,6 +55,14 @@ def _switch_groups(tables: ClusterTables) -> dict[str, list[str]]:
     if not groups and any(host.uplink for host in tables.hosts):
         groups[DEFAULT_SWITCH] = [DEFAULT_SWITCH]
     return groups
+
+
+def _aggregators(tables: ClusterTables, groups: dict[str, list[str]]) -> Iterator[Aggregator]:
+    for table in tables.switches:
+        found = table.aggregate
+        if found is not None:
+            for switch in groups[table.name]:
+                yield Aggregator(switch, found.slots, found.payload, found.efficiency)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from plait.cluster.parts import Device, Host, Link
+from plait.cluster.parts import Aggregator, Device, Host, Link
 from plait.cluster.suggestions import did_you_mean
 from plait.errors import PlaitError
 
@@ -20,6 +20,18 @@ def check_cluster(
     _check_devices(devices, roles)
     _check_links(links, roles)
     _check_reachable(devices, links, roles)
+
+
+def check_aggregators(aggregators: Sequence[Aggregator], switches: Sequence[str]) -> None:
+    """Raise PlaitError unless each of them is another switch of the cluster."""
+    for number, aggregator in enumerate(aggregators):
+        if aggregator.switch not in switches:
+            raise PlaitError(
+                f'"{aggregator.switch}" is said to sum packets, and is not a switch of this cluster. '
+                f"{did_you_mean(aggregator.switch, switches)}Add that switch, or name one that exists"
+            )
+        if aggregator.switch in (other.switch for other in aggregators[:number]):
+            raise PlaitError(f'"{aggregator.switch}" is said twice to sum packets: leave one of the two out')
 
 
 def _roles_by_name(hosts: Sequence[Host], devices: Sequence[Device], switches: Sequence[str]) -> Mapping[str, str]:

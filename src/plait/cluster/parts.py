@@ -92,6 +92,30 @@ class Link:
             raise PlaitError(f"latency of {what} is {self.latency}; it must be 0 or more seconds, e.g. 5e-6")
 
 
+@dataclass(frozen=True)
+class Aggregator:
+    """A switch that sums packets as they pass.
+
+    A worker has `slots` packets under way, of `payload_bytes` of gradients each (32 bits a number); `efficiency` is the
+    share of a link's bandwidth that gradients get so, beside headers.
+    """
+
+    switch: str
+    slots: int
+    payload_bytes: int
+    efficiency: float
+
+    def __post_init__(self) -> None:
+        what = f'aggregating switch "{self.switch}"'
+        _above_zero(self.slots, f"slots of {what}")
+        _above_zero(self.payload_bytes, f"payload_bytes of {what}")
+        if not 0 < self.efficiency <= 1:
+            raise PlaitError(
+                f"efficiency of {what} is {self.efficiency}; it is a share of a link's bandwidth, above 0 and at most "
+                "1: write e.g. 0.98"
+            )
+
+
 def _above_zero(value: float, what: str) -> None:
     if not (math.isfinite(value) and value > 0):
         raise PlaitError(f"{what} is {value}; it must be a finite number above 0: give what the hardware has")

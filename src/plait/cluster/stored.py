@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from plait.cluster.parts import Device, DeviceKind, Host, Link
+from plait.cluster.parts import Aggregator, Device, DeviceKind, Host, Link
 from plait.cluster.problems import describe
 from plait.errors import PlaitError
 
@@ -37,6 +37,7 @@ class StoredCluster(BaseModel):
     devices: list[StoredDevice]
     switches: list[str]
     links: list[Link]
+    aggregators: list[Aggregator] = []
 
     def full_devices(self) -> tuple[Device, ...]:
         """The devices with their kinds looked up."""
@@ -73,6 +74,7 @@ def as_stored(
     devices: tuple[Device, ...],
     switches: tuple[str, ...],
     links: tuple[Link, ...],
+    aggregators: tuple[Aggregator, ...],
 ) -> dict[str, Any]:
     """The JSON form.
 
@@ -80,6 +82,8 @@ def as_stored(
     equal clusters must be written alike.
     """
     kinds = {device.kind.name: device.kind for device in devices}
+    # Clusters without any are written as before there were some, and keep their fingerprints.
+    summing = [{**asdict(found), "efficiency": float(found.efficiency)} for found in aggregators]
     return {
         "version": VERSION,
         "name": name,
@@ -108,4 +112,5 @@ def as_stored(
             {"a": link.a, "b": link.b, "bandwidth": float(link.bandwidth), "latency": float(link.latency)}
             for link in links
         ],
+        **({"aggregators": summing} if summing else {}),
     }

@@ -95,10 +95,19 @@ class HostTable(Table):
     compute_slots: Count | None = None
 
 
+class AggregateTable(Table):
+    """What is left out is as `plait switch` has it on a network with jumbo frames."""
+
+    slots: Count = 64
+    payload: Bytes = 8896
+    efficiency: Annotated[float, Field(gt=0, le=1)] = 0.98
+
+
 class SwitchTable(Table):
     name: str
     count: Count = 1
     uplink: UplinkTable | None = None
+    aggregate: AggregateTable | None = None
 
 
 class DeviceTable(Table):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from plait.cluster.checks import check_cluster
-from plait.cluster.parts import Device, Host, Link
+from plait.cluster.checks import check_aggregators, check_cluster
+from plait.cluster.parts import Aggregator, Device, Host, Link
 from plait.cluster.routes import Routes
 from plait.cluster.stored import as_stored, read_stored
 from plait.cluster.suggestions import did_you_mean, listed
@@ -38,9 +38,11 @@ class Cluster:
     devices: tuple[Device, ...]
     switches: tuple[str, ...]
     links: tuple[Link, ...]
+    aggregators: tuple[Aggregator, ...] = ()
 
     def __post_init__(self) -> None:
         check_cluster(self.hosts, self.devices, self.switches, self.links)
+        check_aggregators(self.aggregators, self.switches)
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone: routes found so far are cheaper to find again than to send to another process."""
@@ -110,7 +112,7 @@ class Cluster:
 
     def to_dict(self) -> dict[str, Any]:
         """A form for JSON, with a version; `from_dict` gives back an equal cluster."""
-        return as_stored(self.name, self.hosts, self.devices, self.switches, self.links)
+        return as_stored(self.name, self.hosts, self.devices, self.switches, self.links, self.aggregators)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Cluster":
@@ -122,6 +124,7 @@ class Cluster:
             devices=stored.full_devices(),
             switches=tuple(stored.switches),
             links=tuple(stored.links),
+            aggregators=tuple(stored.aggregators),
         )
 
     def fingerprint(self) -> str:

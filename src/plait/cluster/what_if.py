@@ -163,7 +163,7 @@ def _hosts(cluster: Cluster, change: Change) -> Cluster:
         devices += [replace(d, name=d.name.replace("@", name), host=name) for d in template.devices]
         links += [Link(_own(a, name, switch), _own(b, name, switch), *rates) for a, b, *rates in template.links]
     trunk = [link for link in cluster.links if _tier(link, cluster) == "switches"]
-    return Cluster(cluster.name, tuple(hosts), tuple(devices), cluster.switches, (*links, *trunk))
+    return Cluster(cluster.name, tuple(hosts), tuple(devices), cluster.switches, (*links, *trunk), cluster.aggregators)
 
 
 def _own(name: str, host: str, switch: str) -> str:

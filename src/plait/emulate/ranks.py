@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -127,7 +127,9 @@ def _without_standard_error() -> Iterator[None]:
 class InBed:
     """`plait.run.launch.Place`: rank r runs in the namespace of the topology's device r."""
 
-    def __init__(self, bed: Bed, nursery: Nursery) -> None:
+    def __init__(self, bed: Bed, nursery: Nursery, more: Mapping[str, str] | None = None) -> None:
+        """`more` is for the ranks' environment."""
+        self._more = more or {}
         self.host = bed.host
         self.interface = DATA_INTERFACE
         self._bed = bed
@@ -144,7 +146,7 @@ class InBed:
             {
                 "rank": rank,
                 "arguments": list(arguments),
-                "environment": environment,
+                "environment": {**environment, **self._more},
                 "namespace": self._bed.namespace(rank),
                 "log": str(log.absolute()),
             }

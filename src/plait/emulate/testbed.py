@@ -17,6 +17,7 @@ from plait.emulate.dilation import Dilation, as_emulated, choose_dilation, step_
 from plait.emulate.namespaces import Bed
 from plait.emulate.plain import check_plain, plain_task
 from plait.emulate.ranks import InBed, Nursery
+from plait.emulate.switches import serving, switch_of
 from plait.emulate.task import Task, make_task
 from plait.emulate.topology import topology
 from plait.errors import PlaitError
@@ -116,6 +117,7 @@ class _Play:
         """Raises NotTrusted where the bed was not true, unless `force` is set."""
         task.write(out / "task.json")
         layout = topology(self.plan.cluster, self.plan.devices)
+        switch = switch_of(self.plan)
         links = self.plan.cluster.links
         bandwidths = [self.dilation.on_bed(links[wire.index].bandwidth) for wire in layout.wires]
         try:
@@ -123,13 +125,14 @@ class _Play:
                 stopped_by_signals(),
                 Nursery() as nursery,
                 Bed(layout, bandwidths, mtu=self.dilation.mtu) as bed,
+                serving(bed, switch) as environment,
             ):
                 launch(
                     [str((out / "task.json").absolute())],
                     self.plan.num_ranks,
                     logs=out / "logs",
                     on_message=listener,
-                    place=InBed(bed, nursery),
+                    place=InBed(bed, nursery, environment),
                 )
         except BedFailed as error:
             raise RunFailed(f"the test bed could not be made: {error}.") from error

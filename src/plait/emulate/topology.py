@@ -62,8 +62,13 @@ class Topology:
 
 
 def topology(cluster: Cluster, devices: Sequence[int]) -> Topology:
-    """The part of `cluster` that messages between `devices` pass."""
+    """The part of `cluster` that messages between `devices` pass; switches there that sum packets can be reached."""
     routes = {(a, b): cluster.route(a, b) for a in devices for b in devices if a != b}
+    passed = {end for route in routes.values() for channel in route for end in _ends(cluster, channel)}
+    # Switches that sum packets are talked to themselves.
+    for switch in passed & {cluster.vertex(aggregator.switch) for aggregator in cluster.aggregators}:
+        routes |= {(device, switch): cluster.route(device, switch) for device in devices}
+        routes |= {(switch, device): cluster.route(switch, device) for device in devices}
     links = sorted({channel >> 1 for route in routes.values() for channel in route})
     ends = {end for link in links for end in _ends(cluster, 2 * link)}
     numbers = [*devices, *sorted(ends - set(devices))]

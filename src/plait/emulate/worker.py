@@ -26,7 +26,7 @@ from plait.program import Op, Program
 from plait.run.backend import StepInputs
 from plait.run.control import ControlClient
 from plait.run.executor import Executor
-from plait.run.summing import Summing, groups_of_program
+from plait.run.sums import Sums, groups_of_program
 from plait.run.transport import TorchTransport
 from plait.run.worker import TRACED_STEPS, Where, run_rank, tell_outcome
 from plait.simulate import Span
@@ -40,15 +40,15 @@ def run_emulated_rank(task: Task) -> None:
 
 def _play(task: Task, control: ControlClient, where: Where) -> None:
     torch.set_num_threads(1)
-    program, summing = task.program(), Summing(task.sync, tuple(task.hosts))
+    program, sums = task.program(), Sums(task.sync, tuple(task.hosts))
     dist.init_process_group("gloo", timeout=timedelta(seconds=task.timeout_seconds))
-    transport = TorchTransport(groups_of_program(program, summing), device=_CPU, timeout_seconds=task.timeout_seconds)
+    transport = TorchTransport(groups_of_program(program, sums), device=_CPU, timeout_seconds=task.timeout_seconds)
     device = Device()
     finish: Callable[[], None] = lambda: None  # noqa: E731
     if task.plain:
         run_step = _plain(task.plain, device, task.payload, where)
     else:
-        executor = _executor(task, program, summing, transport, device)
+        executor = _executor(task, program, sums, transport, device)
         run_step, finish = _executed(executor, program, where), executor.finish
     where.phase = "while calibrating the bed"
     findings = calibrate(transport, task.probes)
@@ -64,6 +64,7 @@ def _play(task: Task, control: ControlClient, where: Where) -> None:
     finish()  # sums of the last step are still under way, and whoever closes its connections ends those of others
     control.send({"type": "lateness", "seconds": device.lateness})
     tell_outcome(control, traced, _CPU)
+    sums.close()
     transport.close()
 
 
@@ -87,7 +88,7 @@ def _plain(task: PlainTask, device: Device, payload: float, where: Where) -> Cal
     return run_step
 
 
-def _executor(task: Task, program: Program, summing: Summing, transport: TorchTransport, device: Device) -> Executor:
+def _executor(task: Task, program: Program, sums: Sums, transport: TorchTransport, device: Device) -> Executor:
     rank = transport.rank
     coupled = {index: stage.ranks for index, stage in enumerate(program.stages) if stage.coupled}
     with _interface(OFFICE_INTERFACE):  # all ranks make all groups, in one order: torch.distributed asks for that
@@ -105,7 +106,7 @@ def _executor(task: Task, program: Program, summing: Summing, transport: TorchTr
         for bucket in program.buckets
         if rank in bucket.ranks
     }
-    return Executor(transport, stages, buckets, summing)
+    return Executor(transport, stages, buckets, sums)
 
 
 def _put_off(program: Program, rank: int) -> set[int]:

@@ -23,7 +23,7 @@ from plait.run.clock import Clock, HostClock, Moment
 from plait.run.errors import RankFailure, is_lost_peer
 from plait.run.inside import in_order, make_the_rest, once
 from plait.run.stage import InFlight
-from plait.run.summing import Summing
+from plait.run.sums import Sums
 from plait.run.transport import Pending, Transport
 from plait.simulate import Span
 
@@ -66,7 +66,7 @@ class Executor:
         transport: Transport,
         stages: Mapping[int, Stage],
         buckets: Mapping[str, Gradients],
-        summing: Summing,
+        sums: Sums,
         *,
         clip_norm: float | None = None,
         clock: Clock | None = None,
@@ -76,7 +76,7 @@ class Executor:
         self.rank = transport.rank
         self.stages = stages
         self.buckets = buckets
-        self.summing = summing
+        self.sums = sums
         self.clip_norm = clip_norm
         self.at: tuple[int, Instruction | None] = (0, None)  # step and instruction, written for the control thread
         self.under_way: dict[str, tuple[Pending, Moment]] = {}  # sums by bucket, in the order of their use
@@ -304,7 +304,7 @@ class _Step:
 
     def _reduce(self, ins: Instruction) -> None:
         bucket = self.executor.buckets[ins.name]
-        pending = self.executor.summing.start(self.transport, bucket.flat, bucket.bucket.ranks)
+        pending = self.executor.sums.start(self.transport, bucket.flat, bucket.bucket.ranks, ins.name)
         self.executor.under_way[ins.name] = pending, self.clock.now()
         self.sums_begun.add(ins.name)
 

@@ -29,7 +29,7 @@ from plait.run.errors import BadBatch
 from plait.run.executor import Executor, StepResult
 from plait.run.materialise import ModelSource, Origin, construct, origin_of
 from plait.run.stage import StageRun
-from plait.run.summing import Summing, groups_of_program
+from plait.run.sums import Sums, groups_of_program
 from plait.run.transport import ReplicaExchange, TorchTransport, Transport
 from plait.simulate import Cause, exposed_seconds
 
@@ -156,7 +156,7 @@ def _backend(device: torch.device) -> str:
 def groups_of(plan: Plan, model: Model) -> list[tuple[str, tuple[int, ...]]]:
     """Every set of ranks that sums or exchanges something, the same list on every rank."""
     groups = [("gradients", ranks) for ranks in holders(plan, model.graph).values()]
-    return groups + groups_of_program(compile_program(plan, model.graph), Summing.of(plan))
+    return groups + groups_of_program(compile_program(plan, model.graph), Sums.of(plan))
 
 
 def holders(plan: Plan, graph: Graph) -> dict[str, tuple[int, ...]]:
@@ -225,7 +225,7 @@ class Trainer:
             transport,
             self.stages,
             self.buckets,
-            Summing.of(plan),
+            Sums.of(plan),
             clip_norm=clip_norm,
             clock=clock_of(self.device),
         )
@@ -315,6 +315,7 @@ class Trainer:
 
     def close(self) -> None:
         self.finish()
+        self.executor.sums.close()
         if isinstance(self._transport, TorchTransport):
             self._transport.close()
 

@@ -44,7 +44,7 @@ _OF_A_BUCKET = 0.35  # of what a micro-batch takes on a replica, to judge
 _RESERVED = 0.7  # of the budget, at most, for judging a plan and answering with it
 _FITTINGS = 3  # times the orders of a layout are made again to hold less
 _ANSWERED = 8  # plans of an answer
-_WAYS_TO_SUM = ("hierarchical", "ring")
+_WAYS_TO_SUM, _BY_A_SWITCH = ("hierarchical", "ring"), ("passing", "in-network")
 _SPLITTING = ("zb-h1", "zb-h2", "zb-v")
 MANY_STAGES = ("interleaved", "zb-v")
 _VIRTUAL = 3  # layouts of which those with several stages at a position are made
@@ -84,7 +84,8 @@ def find_plans(
     wishes = wishes or Wishes()
     check_wishes(wishes, cluster, batch_size)
     problem = Problem(graph, costs, cluster, batch_size, batch, wishes.micro_batches, wishes.overlap or "full")
-    bound = cluster_bound(graph, costs, cluster, batch_size, overlap=problem.overlap)
+    rings_only = not cluster.aggregators
+    bound = cluster_bound(graph, costs, cluster, batch_size, rings_only=rings_only, overlap=problem.overlap)
     search = _Search(problem, wishes, start, budget_seconds)
     found = search.run()
     return Answer(
@@ -263,7 +264,7 @@ class _Search:
         fastest = self.fastest is not None and self.fastest[0] is judged.plan
         if not fastest or self.wishes.sync is not None or judged.plan.most_replicas == 1:
             return judged
-        for sync in _WAYS_TO_SUM:
+        for sync in _ways_to_sum(self.problem):
             if sync != judged.plan.sync and pace.allows(effort, judged):
                 start = time.perf_counter()
                 plan = self._ready(replace(judged.plan, sync=sync))
@@ -294,11 +295,15 @@ class _Search:
         )
 
 
+def _ways_to_sum(problem: Problem) -> tuple[str, ...]:
+    return _WAYS_TO_SUM + (_BY_A_SWITCH if problem.cluster.aggregators else ())
+
+
 def _usual_sum(problem: Problem) -> str:
     """What sums all gradients over all devices fastest; others are tried on the best plans."""
     trained = sum(parameter.num_bytes for parameter in problem.graph.parameters if parameter.trainable)
     devices = range(len(problem.cluster.devices))
-    return min(_WAYS_TO_SUM, key=lambda sync: sync_seconds(sync, trained, devices, problem.cluster)[0])
+    return min(_ways_to_sum(problem), key=lambda sync: sync_seconds(sync, trained, devices, problem.cluster)[0])
 
 
 def _varied(layouts: Sequence[Layout], most: int) -> list[Layout]:
