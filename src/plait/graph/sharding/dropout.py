@@ -1,0 +1,23 @@
+"""Dropout on a part of a tensor, with the numbers one device would draw for that part."""
+
+import torch
+from torch import Tensor
+
+from plait.graph.sharding.collectives import TensorGroup, take_part
+from plait.graph.sharding.layout import own_cells
+
+
+def dropout_of_part(group: TensorGroup, x: Tensor, probability: float, dim: int, cells: int, unit: int) -> Tensor:
+    """Called with the generator at the start of the node's stream."""
+    return x * mask_of_part(group, x, probability, dim, cells, unit)
+
+
+def mask_of_part(group: TensorGroup, x: Tensor, probability: float, dim: int, cells: int, unit: int) -> Tensor:
+    """What PyTorch multiplies a tensor by, of which `x` is this device's part."""
+    _, own = own_cells(cells, group.degree, group.index)
+    shape = list(x.shape)
+    shape[dim] = shape[dim] // own * cells
+    order = sorted(range(x.dim()), key=x.stride, reverse=True)  # numbers are drawn in the order of memory
+    ones = torch.empty_permuted(shape, order, dtype=x.dtype, device=x.device).fill_(1.0)
+    mask = torch.ops.aten.dropout.default(ones, probability, True)
+    return take_part(group.index, group.degree, mask, dim, cells, unit)
