@@ -156,7 +156,10 @@ def _own_tensors(code: StageCode) -> None:
 
 
 def _copy_tensors(module: fx.GraphModule, copies: dict[int, Tensor]) -> None:
-    for path, tensor in [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]:
+    for path, tensor in [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]:
         folder, _, name = path.rpartition(".")
         own = copies.setdefault(id(tensor), copy.deepcopy(tensor))
         if isinstance(own, nn.Parameter):

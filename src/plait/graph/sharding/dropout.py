@@ -3,13 +3,23 @@
 import torch
 from torch import Tensor
 
+from plait.graph.randomness import Randomness, seeded
 from plait.graph.sharding.collectives import TensorGroup, take_part
 from plait.graph.sharding.layout import own_cells
 
 
-def dropout_of_part(group: TensorGroup, x: Tensor, probability: float, dim: int, cells: int, unit: int) -> Tensor:
-    """Called with the generator at the start of the node's stream."""
-    return x * mask_of_part(group, x, probability, dim, cells, unit)
+def dropout_of_part(
+    randomness: Randomness,
+    number: int,
+    group: TensorGroup,
+    x: Tensor,
+    probability: float,
+    dim: int,
+    cells: int,
+    unit: int,
+) -> Tensor:
+    """Dropout as the random node of this number does it."""
+    return x * seeded(randomness, number, mask_of_part, group, x, probability, dim, cells, unit)
 
 
 def mask_of_part(group: TensorGroup, x: Tensor, probability: float, dim: int, cells: int, unit: int) -> Tensor:

@@ -2,32 +2,38 @@
 
 from torch import fx
 
-from plait.graph.aliases import is_training_batch_norm
 from plait.graph.rows import argument
 from plait.graph.sharding.decision import Context, Decision, OwnSize
 from plait.graph.sharding.layout import Layout, Split
 
 
 def batch_norm(node: fx.Node, context: Context) -> Decision | None:
-    """Every channel by itself; its running statistics are split as it is, or it stays whole."""
-    x = node.args[0]
+    """Every channel by itself. Its running statistics are written to, so it is split if and only if they are."""
+    x, mean, variance = node.args[0], node.args[3], node.args[4]
     assert isinstance(x, fx.Node)
-    split = context.layout(x)
-    if not isinstance(split, Split) or split.dim != 1:
-        return None
-    own = Split(0, split.cells, split.unit, split.origin)
-    needs: dict[fx.Node, Layout] = {x: split}
-    for index, given in enumerate(node.args[1:5], 1):
-        if not isinstance(given, fx.Node):
-            continue
-        layout = context.layout(given)
-        needs[given] = own
-        if isinstance(layout, Split) and layout.dim == 0:
-            if not context.agree(split, layout, given, context.shape(given)[0]) and index > 2:
-                return None
-        elif index > 2 and is_training_batch_norm(node):
+    split, lead = context.layout(x), None
+    if isinstance(mean, fx.Node) and isinstance(variance, fx.Node):
+        lead = context.layout(mean)
+        if not isinstance(lead, Split):
             return Decision(why="its running statistics are whole")
-    return Decision(split, needs)
+        size = context.shape(mean)[0]
+        if isinstance(split, Split) and split.dim == 1:
+            context.agree(split, lead, mean, size)
+        other = context.layout(variance)
+        if isinstance(other, Split) and not other.same_part(lead):
+            context.demands.like(other.origin, lead, size)
+    elif isinstance(split, Split) and split.dim == 1:
+        lead = Split(0, split.cells, split.unit, split.origin)
+    if lead is None:
+        return None
+    needs: dict[fx.Node, Layout] = {x: Split(1, lead.cells, lead.unit, lead.origin)}
+    for given in node.args[1:5]:
+        if isinstance(given, fx.Node):
+            layout = context.layout(given)
+            if isinstance(layout, Split):
+                context.agree(lead, layout, given, context.shape(given)[0])
+            needs[given] = lead
+    return Decision(needs[x], needs)
 
 
 def layer_norm(node: fx.Node, context: Context) -> Decision | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from plait.graph.randomness import called, seeded
+from plait.graph.randomness import called
 from plait.graph.rows import argument
 from plait.graph.sharding.decision import GROUP, Context, Decision
 from plait.graph.sharding.dropout import dropout_of_part
@@ -93,7 +93,7 @@ def dropout(node: fx.Node, context: Context) -> Decision | None:
         return Decision(split, {x: split})
     stream, number = node.args[:2]
     how = (split.dim, split.cells, split.unit)
-    return Decision(split, {x: split}, call=(seeded, (stream, number, dropout_of_part, GROUP, x, probability, *how)))
+    return Decision(split, {x: split}, call=(dropout_of_part, (stream, number, GROUP, x, probability, *how)))
 
 
 def running_along(node: fx.Node, context: Context) -> Decision | None:

@@ -6,13 +6,13 @@ what does not fit is followed by one in which the parameters are seen as it aske
 as many rounds as it takes, up to a limit.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import gcd
 
 from torch import Tensor, fx
 
-from plait.graph.aliases import alias_sets, mutated_inputs
+from plait.graph.aliases import alias_sets, is_training_batch_norm, mutated_inputs
 from plait.graph.build import Model, parameter_name
 from plait.graph.sharding.decision import Context, Decision, Demands, Hint
 from plait.graph.sharding.layout import WHOLE, Layout, Split
@@ -43,17 +43,28 @@ class Stretch:
     nodes: tuple[fx.Node, ...]
     sources: tuple[fx.Node, ...]  # the parameters and buffers they read
     pinned: frozenset[fx.Node]  # share memory that something writes into
+    written: tuple[frozenset[str], ...] = ()  # buffers that one node writes to together
     shapes: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: Model, start: int, end: int) -> "Stretch":
         nodes = sorted(node for atom in model.atom_nodes[start:end] for node in atom)
         sources = dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n.op == "get_attr")
-        return cls(model, tuple(nodes), tuple(sources), _pinned(model))
+        return cls(model, tuple(nodes), tuple(sources), _pinned(model), tuple(_written(model, nodes)))
+
+    def splittable(self, split: Mapping[str, int]) -> dict[str, int]:
+        """Of what is to be split, what can be: running statistics are so together, other buffers that change are not."""
+        left = dict(split)
+        for names in self.written:
+            if len(names) < 2 or not names <= left.keys():
+                for name in names:
+                    left.pop(name, None)
+        return left
 
 
 def propagate(stretch: Stretch, split: Mapping[str, int], degree: int) -> Propagation:
     """Decides about every node of the stretch."""
+    split = stretch.splittable(split)
     hints: dict[str, Hint] = {}
     for _ in range(_ROUNDS):
         found, demands = propagate_once(stretch, stretch.nodes, split, degree, hints)
@@ -141,3 +152,10 @@ def _pinned(model: Model) -> frozenset[fx.Node]:
         for member in sets.members(target)
         if len(sets.members(target)) > 1 or target.op != "get_attr"
     )
+
+
+def _written(model: Model, nodes: Iterable[fx.Node]) -> Iterator[frozenset[str]]:
+    for node in nodes:
+        names = frozenset(parameter_name(model.captured, n) for n in mutated_inputs(node) if n.op == "get_attr")
+        if names:
+            yield names if is_training_batch_norm(node) else frozenset(list(names)[:1])
