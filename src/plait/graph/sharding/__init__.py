@@ -1,4 +1,4 @@
-"""Splitting a stage's layers over the devices of a tensor group."""
+"""Tensor parallelism of any captured graph: layouts, the rules that carry them from node to node, and the code."""
 
 from plait.graph.sharding.sharding import Collective, Sharding, split_sizes
 

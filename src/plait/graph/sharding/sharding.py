@@ -1,4 +1,4 @@
-"""The noun `Sharding`: how the devices of a tensor group share a range of atoms. Plain data."""
+"""The noun `Sharding`: how the devices of a tensor group share a stretch of the chain. Plain data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Collective:
-    """One exchange between the devices of a group, in the forward or the backward of one atom.
+    """An exchange inside an atom's forward or backward.
 
-    The bytes are those of the whole tensor, however it is split.
+    Its bytes are those of the whole tensor, `bytes_per_row` of them for every row of the batch.
     """
 
     atom: int
-    kind: str  # "all-reduce", "all-gather" or "reduce-scatter"
-    phase: str  # "forward" or "backward"
+    kind: str  # "all-reduce" | "all-gather" | "reduce-scatter"
+    phase: str  # "forward" | "backward"
     bytes_per_row: float
     fixed_bytes: float = 0.0
 
@@ -22,26 +22,25 @@ class Collective:
 class Sharding:
     """How `degree` devices share atoms `start..end-1`.
 
-    `split` names the parameters that are split, each with the dimension; all others are whole on every device. Per atom
-    of the range, `work` is the part of its time that the busiest device takes, and `kept` the part of its saved bytes
-    that a device holds. `whole` says of modules or nodes why they stay whole.
+    `work` is, per atom, the part of its time that the busiest device takes (1.0: whole), and `kept` the part of its
+    activations' bytes that a device keeps.
     """
 
     start: int
     end: int
     degree: int
-    split: Mapping[str, int]
+    split: Mapping[str, int]  # parameter or buffer -> dimension
     collectives: tuple[Collective, ...]
     work: tuple[float, ...]
     kept: tuple[float, ...]
-    whole: Mapping[str, str]
+    whole: Mapping[str, str]  # module or node -> why it stays whole
 
 
 def split_sizes(size: int, parts: int) -> tuple[int, ...]:
-    """`size` in parts as even as integers allow, larger ones first.
+    """As even as whole numbers allow, larger parts first.
 
-    >>> split_sizes(10, 4)
-    (3, 3, 2, 2)
+    >>> split_sizes(8, 3)
+    (3, 3, 2)
     """
-    even, larger = divmod(size, parts)
-    return tuple(even + (part < larger) for part in range(parts))
+    even, over = divmod(size, parts)
+    return tuple(even + (part < over) for part in range(parts))
