@@ -44,12 +44,17 @@ def by_host(members: Iterable[int], host_of: Callable[[int], str]) -> list[list[
     return list(groups.values())
 
 
+def ring_of(devices: Sequence[int], cluster: Cluster) -> list[tuple[int, int]]:
+    """Who sends to whom in a ring that visits the hosts one after the other."""
+    return _around([device for host in _hosts(devices, cluster) for device in host])
+
+
 def _hosts(devices: Sequence[int], cluster: Cluster) -> list[list[int]]:
     return by_host(devices, lambda device: cluster.devices[device].host)
 
 
 def _ring(num_bytes: float, devices: Sequence[int], cluster: Cluster) -> Cost:
-    pairs = _around([device for host in _hosts(devices, cluster) for device in host])
+    pairs = ring_of(devices, cluster)
     steps = 2 * (len(devices) - 1)
     busy = _busy(pairs, steps / len(devices) * num_bytes, cluster)
     return max(busy.values()) + steps * _latency(pairs, cluster), tuple(busy.items())

@@ -29,9 +29,10 @@ def with_sum_order(plan: Plan, graph: Graph, costs: Costs) -> Plan:
 
 def _begun(tables: Program, times: Times, stage: int) -> int | None:
     """How many of a stage's sums begin before its last backward ends; None where all do."""
-    own = sorted((bucket for bucket in tables.buckets if bucket.stage == stage), key=lambda b: b.readers, reverse=True)
     table, micro_batch = tables.stages[stage], len(tables.micro_batch_rows) - 1
     rank, (first, last) = table.ranks[0], table.rows[micro_batch][0]
+    found = (bucket for bucket in tables.buckets if bucket.stage == stage and rank in bucket.ranks)
+    own = sorted(found, key=lambda bucket: bucket.readers, reverse=True)
     backward = Instruction(Op.B, stage, micro_batch, first_row=first, last_row=last)
     end = times.compute(rank, Op.B, stage, last - first)
     free = 0.0

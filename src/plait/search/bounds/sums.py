@@ -12,9 +12,10 @@ from plait.simulate.times import Times
 
 @dataclass(frozen=True)
 class Sum:
-    """All the sums of one stage's buckets, or of a tied parameter over the stages that hold it."""
+    """All the sums of one stage's buckets, or of a tied parameter over the stages that hold it, over the same ranks."""
 
     stages: tuple[int, ...]
+    ranks: tuple[int, ...]
     seconds: float
     hops: tuple[tuple[int, float], ...]  # channels, and how long each is busy
     head: float  # seconds of the bucket that the first of these stages reads in its first atom, if any
@@ -27,23 +28,24 @@ def gradient_sums(graph: Graph, times: Times) -> tuple[Sum, ...]:
     """
     atoms = {parameter.name: parameter.atoms for parameter in graph.parameters}
     starts = [stage.start for stage in times.program.stages]
-    groups: defaultdict[tuple[int, ...], list[Bucket]] = defaultdict(list)
+    groups: defaultdict[tuple[tuple[int, ...], tuple[int, ...]], list[Bucket]] = defaultdict(list)
     for bucket in times.program.buckets:
         if len(bucket.ranks) > 1:
             holders = {bisect_right(starts, atom) - 1 for atom in atoms[bucket.parameters[0]]}
-            groups[tuple(sorted(holders))].append(bucket)
+            groups[tuple(sorted(holders)), bucket.ranks].append(bucket)
     means = {
-        stages: replace(group[0], num_bytes=sum(bucket.num_bytes for bucket in group) // len(group))
-        for stages, group in groups.items()
+        key: replace(group[0], num_bytes=sum(bucket.num_bytes for bucket in group) // len(group))
+        for key, group in groups.items()
     }
     asked = replace(times, program=replace(times.program, buckets=tuple(means.values())))
     sums = []
-    for stages, mean in means.items():
+    for (stages, ranks), mean in means.items():
         seconds, hops = asked.reduce(mean.name)
-        count = len(groups[stages])
-        first = [b for b in groups[stages] if b.readers[0][0] == starts[stages[0]]]
+        own = groups[stages, ranks]
+        first = [bucket for bucket in own if bucket.readers[0][0] == starts[stages[0]]]
         head = max((times.reduce(bucket.name)[0] for bucket in first), default=0.0)
-        sums.append(Sum(stages, count * seconds, tuple((channel, count * busy) for channel, busy in hops), head))
+        busy = tuple((channel, len(own) * some) for channel, some in hops)
+        sums.append(Sum(stages, ranks, len(own) * seconds, busy, head))
     return tuple(sums)
 
 
