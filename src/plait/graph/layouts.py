@@ -51,7 +51,7 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
     return () if order == list(range(tensor.dim())) else tuple(order)
 
 
-_ROWS = 1009  # larger than usual strides, and prime, so that sizes in terms of the rows compare as they do for any rows
+ROWS = 1009  # larger than usual strides, and prime, so that sizes in terms of the rows compare as they do for any rows
 
 
 def for_many_rows(size: int | torch.SymInt) -> int:
@@ -59,4 +59,4 @@ def for_many_rows(size: int | torch.SymInt) -> int:
     if not isinstance(size, torch.SymInt):
         return size
     expression = size.node.expr
-    return int(expression.subs(dict.fromkeys(expression.free_symbols, _ROWS)))
+    return int(expression.subs(dict.fromkeys(expression.free_symbols, ROWS)))
