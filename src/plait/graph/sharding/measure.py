@@ -104,13 +104,13 @@ def steps(
     """The exchanges that bring a tensor into a layout it was not in before; `known` has those it was in."""
     if _alike(own, wanted) or isinstance(node.meta.get("val"), (tuple, list)):
         return
+    if own != WHOLE and (node, WHOLE) not in known:
+        known.add((node, WHOLE))
+        yield _step("all-gather" if isinstance(own, Split) else "all-reduce", "forward", node)
     key = (node, _plain(wanted))
     if key in known:
         return
     known.add(key)
-    if own != WHOLE and (node, WHOLE) not in known:
-        known.add((node, WHOLE))
-        yield _step("all-gather" if isinstance(own, Split) else "all-reduce", "forward", node)
     if wanted == COPIED and node in needs_gradient:
         yield _step("all-reduce", "backward", node)
     elif isinstance(wanted, Split) and node in needs_gradient:
@@ -170,7 +170,8 @@ def operations(node: fx.Node) -> float:
     elements = prod(for_many_rows(size) for size in value.shape)
     if name not in _PRODUCTS:
         return float(elements)
-    shapes = [tuple(for_many_rows(s) for s in n.meta["val"].shape) for n in node.all_input_nodes]
+    tensors = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
+    shapes = [tuple(for_many_rows(size) for size in tensor.shape) for tensor in tensors]
     if name == "scaled_dot_product_attention":
         return 4.0 * elements * shapes[1][-2]
     if name.startswith("conv"):

@@ -17,7 +17,8 @@ from torch import fx
 
 from plait.graph.randomness import called
 from plait.graph.rows import argument
-from plait.graph.sharding.decision import Context, Decision
+from plait.graph.sharding.decision import GROUP, Context, Decision, OwnSize
+from plait.graph.sharding.dropout import attention_of_part
 from plait.graph.sharding.layout import PARTIAL, WHOLE, Layout, Split
 
 aten = torch.ops.aten
@@ -102,8 +103,6 @@ def _grouped(node: fx.Node, context: Context, x: fx.Node, weight: fx.Node, bias:
         context.unify(cut, split)
     if not isinstance(split, Split) and context.has_gradient(x):
         return None
-    from plait.graph.sharding.decision import OwnSize
-
     needs: dict[fx.Node, Layout] = {x: cut, weight: own}
     if bias is not None:
         needs[bias] = Split(0, own.cells, own.unit, own.origin)
@@ -162,7 +161,7 @@ def attention(node: fx.Node, context: Context) -> Decision | None:
     mask = argument(node, "attn_mask")
     assert all(isinstance(n, fx.Node) for n in (query, key, value))
     splits = context.splits([query, key, value])  # type: ignore[list-item]
-    if not splits or argument(node, "dropout_p"):
+    if not splits:
         return None
     lead_node = query if query in splits else next(iter(splits))
     lead = splits[lead_node]  # type: ignore[index]
@@ -188,7 +187,15 @@ def attention(node: fx.Node, context: Context) -> Decision | None:
             return None
         needs[mask] = _mask(beside, needs[query])  # type: ignore[index]
     own_query = needs[query]  # type: ignore[index]
-    return Decision(own_query if isinstance(own_query, Split) else WHOLE, needs)
+    if not isinstance(own_query, Split):
+        return None
+    if not argument(node, "dropout_p"):
+        return Decision(own_query, needs)
+    stream, number = node.args[:2]
+    rest = [argument(node, name) for name in ("dropout_p", "is_causal", "scale", "enable_gqa")]
+    how = (own_query.dim, own_query.cells, own_query.unit)
+    call = (attention_of_part, (stream, number, GROUP, query, key, value, mask, *rest, *how))
+    return Decision(own_query, needs, call=call)
 
 
 def _mask(beside: Layout, query: Layout) -> Layout:
