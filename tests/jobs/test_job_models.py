@@ -12,6 +12,7 @@ PUBLISHED_PARAMETERS = {
     "gpt2-xl": 1_557_611_200,
     "bert-large": 335_174_458,
     "alexnet": 61_100_840,
+    "alexnet-2012": 62_378_344,
     "vgg16": 138_357_544,
     "vgg19": 143_667_240,
     "resnet50": 25_557_032,

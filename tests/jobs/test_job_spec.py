@@ -9,7 +9,7 @@ from plait.jobs import builtin_names, load_job
 def test_the_built_in_names_are_the_documented_ones():
     assert set(builtin_names()) == {
         "gpt2-tiny", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "bert-tiny", "bert-large",
-        "alexnet", "vgg16", "vgg19", "resnet50", "resnet152", "inception-v3", "unet",
+        "alexnet", "alexnet-2012", "vgg16", "vgg19", "resnet50", "resnet152", "inception-v3", "unet",
     }  # fmt: skip
 
 

@@ -131,11 +131,11 @@ def test_another_kind_of_json_is_not_a_plan(tmp_path, content):
     assert '`format` must be "plait-plan"' in error_for(path)
 
 
-@pytest.mark.parametrize("version", [0, 2, 99, "1", None, True, 1.5])
+@pytest.mark.parametrize("version", [0, 3, 99, "1", None, True, 1.5])
 def test_a_version_this_plait_does_not_know_is_refused(tmp_path, version):
     message = damaged(tmp_path, lambda content: content.update(version=version))
     assert f"schema version {version!r}" in message
-    assert "reads versions up to 1" in message
+    assert "reads versions up to 2" in message
 
 
 @pytest.mark.parametrize(

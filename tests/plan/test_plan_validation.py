@@ -32,7 +32,7 @@ def test_the_smallest_batch_that_fits_is_accepted():
 
 def test_rows_that_depend_on_one_another_may_not_be_split():
     graph = mixing_graph(atom=3, remedy="")
-    with pytest.raises(PlaitError, match=r"stage 1 is on 2 devices.*softmax in module head cannot be split: it works"):
+    with pytest.raises(PlaitError, match=r"stage 1 has 2 replicas.*softmax in module head cannot be split: it works"):
         validate(plan(fingerprint=graph.fingerprint), graph)
 
 
@@ -68,7 +68,7 @@ def test_a_device_the_cluster_does_not_have_is_refused(device):
 @pytest.mark.parametrize("shares", [(1.0,), (1.0, 0.0), (1.0, -2.0), (float("nan"), 1.0), (float("inf"), 1.0)], ids=str)
 def test_shares_must_be_one_positive_number_per_device(shares):
     stages = (StagePlan(0, 4, (0, 1), shares),)
-    with pytest.raises(PlaitError, match="one positive number per device"):
+    with pytest.raises(PlaitError, match="one positive number per replica"):
         validate(plan(stages=stages), GRAPH)
 
 

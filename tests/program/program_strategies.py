@@ -9,6 +9,7 @@ from lanes import random_lanes
 from plait.cluster import Cluster, Device, DeviceKind, Host, Link
 from plait.cost import SYNCHRONISATIONS, AtomCost, Costs, OptimizerCost
 from plait.graph import Atom, Graph, Parameter, RowMixer, Value
+from plait.graph.sharding import Collective, Sharding
 from plait.plan import OVERLAPS, Plan, StagePlan, validate
 from plait.program import Program, compile_program
 
@@ -78,12 +79,14 @@ def plans(draw: st.DrawFn, graph: Graph, *, plain: bool) -> Plan:
     edges = [0, *boundaries, count]
     placement = list(range(len(edges) - 1)) if plain else draw(_placements(len(edges) - 1))
     replicas = [draw(st.integers(1, 4)) for _ in set(placement)]
-    cluster = star(sum(replicas), draw(st.sampled_from([None, None, 2])))
-    devices = draw(st.permutations(range(sum(replicas))))
+    tensor = draw(_tensor_groups(graph, edges, placement))
+    sizes = [count * tensor[place] for place, count in enumerate(replicas)]
+    cluster = star(sum(sizes), draw(st.sampled_from([None, None, 2])))
+    devices = draw(st.permutations(range(sum(sizes))))
     held = []
-    for size in replicas:
+    for place, size in enumerate(sizes):
         chosen, devices = tuple(devices[:size]), devices[size:]
-        held.append((chosen, tuple(draw(st.sampled_from([1.0, 1.0, 0.5, 3.0])) for _ in chosen)))
+        held.append((chosen, tuple(draw(st.sampled_from([1.0, 1.0, 0.5, 3.0])) for _ in range(replicas[place]))))
     micro_batches = draw(st.integers(1, 6))
     made = Plan(
         model=graph.name,
@@ -93,7 +96,14 @@ def plans(draw: st.DrawFn, graph: Graph, *, plain: bool) -> Plan:
         micro_batches=micro_batches,
         schedule=draw(st.sampled_from(["gpipe", "1f1b"])),
         stages=tuple(
-            StagePlan(edges[stage], edges[stage + 1], *held[place], recompute=not plain and draw(st.booleans()))
+            StagePlan(
+                edges[stage],
+                edges[stage + 1],
+                *held[place],
+                recompute=not plain and draw(st.booleans()),
+                tensor=tensor[place],
+                split=splits(graph, edges[stage], edges[stage + 1], tensor[place]),
+            )
             for stage, place in enumerate(placement)
         ),
         lanes=() if plain else draw(_lanes(placement, micro_batches)),
@@ -103,6 +113,35 @@ def plans(draw: st.DrawFn, graph: Graph, *, plain: bool) -> Plan:
     )
     validate(made, graph)
     return made
+
+
+@st.composite
+def _tensor_groups(draw: st.DrawFn, graph: Graph, edges: list[int], placement: list[int]) -> list[int]:
+    """Devices of a replica at each position; the same at all where a parameter is tied over several stages."""
+    sizes = [draw(st.sampled_from([1, 1, 2, 3])) for _ in set(placement)]
+    homes = [{sum(edge <= atom for edge in edges[1:]) for atom in p.atoms} for p in graph.parameters]
+    return [sizes[0]] * len(sizes) if any(len(home) > 1 for home in homes) else sizes
+
+
+def splits(graph: Graph, start: int, end: int, tensor: int) -> dict[str, int]:
+    """Of the parameters that can be, every other one is split."""
+    own = [p for p in graph.parameters[::2] if any(start <= atom < end for atom in p.atoms)]
+    return {p.name: 0 for p in own if p.shape[0] >= tensor} if tensor > 1 else {}
+
+
+def sharding(stage: StagePlan) -> Sharding:
+    """Atoms that take other parts of their work each, and exchange what they make, forward, backward or both."""
+    atoms = range(stage.start, stage.end)
+    kinds = ("all-reduce", "all-gather", "reduce-scatter")
+    exchanged = [
+        Collective(atom, kinds[atom % 3], phase, 8.0, 4.0)
+        for atom in atoms
+        for phase in ("forward", "backward")
+        if (atom + len(phase)) % 3
+    ]
+    part = 1 / stage.tensor
+    parts = tuple(part if atom % 2 else 1.0 for atom in atoms)
+    return Sharding(stage.start, stage.end, stage.tensor, stage.split, tuple(exchanged), parts, parts, {})
 
 
 @st.composite
@@ -130,7 +169,9 @@ class Compiled:
     def costs(self) -> Costs:
         atom = AtomCost(0.5, 0.25, 1.0, 0.5, 16.0, 8.0, 0.25, 0.125)
         optimizer = OptimizerCost(2.0, 1e-3, 0.125)
-        return Costs(self.graph.fingerprint, {"unit": (atom,) * len(self.graph.atoms)}, {"unit": optimizer})
+        atoms = (atom,) * len(self.graph.atoms)
+        shardings = tuple(sharding(stage) for stage in self.plan.stages if stage.tensor > 1)
+        return Costs(self.graph.fingerprint, {"unit": atoms}, {"unit": optimizer}, shardings=shardings)
 
 
 @st.composite

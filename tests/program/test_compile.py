@@ -58,8 +58,10 @@ def work(made: Compiled, rank: int) -> float:
             stage = made.program.stages[ins.stage]
             phases = {Op.F: ["forward"], Op.B: ["backward"], Op.I: ["input"], Op.W: ["weight"]}[ins.op]
             again = ["forward"] if stage.recompute and ins.op in (Op.B, Op.I) else []
+            own = made.plan.stages[ins.stage]
+            costs = made.costs.on_group(own.start, own.end, own.tensor, own.split)
             for phase in phases + again:
-                seconds += made.costs.seconds("unit", phase, stage.start, stage.end, ins.rows)
+                seconds += costs.seconds("unit", phase, stage.start, stage.end, ins.rows)
         elif ins.op is Op.STEP:
             bucket = made.program.bucket_by_name[ins.name]
             seconds += made.costs.optimizer["unit"].seconds(bucket.num_bytes, len(bucket.parameters))
@@ -88,16 +90,28 @@ def test_every_trained_parameter_is_stepped_once_on_every_rank_that_holds_it(mad
 
 @given(compiled())
 @EXAMPLES
-def test_buckets_hold_all_trained_bytes_once(made):
-    names = [name for bucket in made.program.buckets for name in bucket.parameters]
-    trained = {p.name: p.num_bytes for p in made.graph.parameters if p.trainable}
-    assert sorted(names) == sorted(trained)
-    assert sum(bucket.num_bytes for bucket in made.program.buckets) == sum(trained.values())
+def test_buckets_hold_all_trained_bytes_once_at_every_place_of_a_tensor_group(made):
+    trained = {p.name: p for p in made.graph.parameters if p.trainable}
+    held = {name: [b for b in made.program.buckets if name in b.parameters] for name in trained}
+    for name, buckets in held.items():
+        stage = next(s for s in made.plan.stages if s.start <= trained[name].atoms[0] < s.end)
+        assert len(buckets) == stage.tensor
+        holders = [rank for bucket in buckets for rank in bucket.ranks]
+        assert len(holders) == len(set(holders))
+    bucket_bytes = sum(bucket.num_bytes for bucket in made.program.buckets)
+    wholes = sum(
+        trained[name].num_bytes * (1 if _splits(made, name) else len(buckets)) for name, buckets in held.items()
+    )
+    assert bucket_bytes == wholes
+
+
+def _splits(made: Compiled, name: str) -> bool:
+    return any(name in stage.split for stage in made.plan.stages)
 
 
 @given(compiled())
 @EXAMPLES
-def test_every_row_of_every_micro_batch_goes_through_every_stage_once(made):
+def test_every_row_goes_through_every_stage_once_on_every_device_of_a_tensor_group(made):
     seen: Counter[tuple[Op, int, int, int]] = Counter()
     for instructions in made.program.ranks:
         for ins in instructions:
@@ -106,7 +120,8 @@ def test_every_row_of_every_micro_batch_goes_through_every_stage_once(made):
     split = {stage for op, stage, _, _ in seen if op is Op.W}
     assert seen == Counter(
         (op, stage, m, row)
-        for stage in range(len(made.program.stages))
+        for stage, table in enumerate(made.program.stages)
+        for _ in range(table.tensor)
         for op in ([Op.F, Op.I, Op.W] if stage in split else [Op.F, Op.B])
         for m, rows in enumerate(made.program.micro_batch_rows)
         for row in range(rows)

@@ -132,13 +132,16 @@ def test_a_backward_in_halves_keeps_what_weights_need_until_the_second():
 @given(compiled())
 @settings(max_examples=60, deadline=None)
 def test_a_rank_holds_at_least_its_largest_micro_batch_and_at_most_all_with_all_messages(made: Compiled):
-    stages = StageMemory(made.graph, made.costs, "unit")
+    stages = [
+        StageMemory(made.graph, made.costs.on_group(s.start, s.end, s.tensor, s.split), "unit")
+        for s in made.plan.stages
+    ]
     for rank, held in enumerate(predict_memory(made.program, made.plan, made.graph, made.costs)):
         least, most = 0, 8 * held.gradients  # a bucket in float64, or a gradient that was put off
         for ins in made.program.ranks[rank]:
             if ins.op is Op.F:
                 table = made.program.stages[ins.stage]
-                one = stages.of(table.start, table.end, ins.rows, recompute=table.recompute)
+                one = stages[ins.stage].of(table.start, table.end, ins.rows, recompute=table.recompute)
                 least = max(least, one.forward)
                 most += one.kept + one.forward + one.backward + one.sent + 3 * (one.received + one.arriving)
             elif ins.op in (Op.SEND, Op.RECV):

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from plait.cli import doctor, emulate, plan, profile, report, simulate, switch, train, verify, worker
+from plait.cli import doctor, emulate, grid, plan, profile, report, simulate, switch, train, verify, worker
 from plait.errors import PlaitError
 from plait.run.launch import RunFailed
 
@@ -22,6 +22,7 @@ app.command("train")(train.command)
 app.command("simulate")(simulate.command)
 app.command("emulate")(emulate.command)
 app.command("verify")(verify.command)
+app.command("grid")(grid.command)
 app.command("profile")(profile.command)
 app.command("report")(report.command)
 app.add_typer(switch.app, name="switch")

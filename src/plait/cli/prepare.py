@@ -71,11 +71,13 @@ class CapturedJob:
     example: Any
 
 
-def capture_job(job_name: str, cluster: Cluster, *, batch_size: int | None, dtype: str, seed: int) -> CapturedJob:
-    """With real weights only where they are needed to measure."""
+def capture_job(
+    job_name: str, cluster: Cluster | None, *, batch_size: int | None, dtype: str, seed: int
+) -> CapturedJob:
+    """With real weights only where they are needed to measure: on none at all where no cluster is given."""
     job = load_job(job_name)
     rows = batch_size or job.batch_size
-    here = all(is_here(cluster, device.kind) for device in cluster.devices)
+    here = cluster is not None and all(is_here(cluster, device.kind) for device in cluster.devices)
     torch.manual_seed(seed)
     with torch.device("cpu" if here else "meta"):
         module = job.model()

@@ -1,6 +1,7 @@
 """What a plan costs: compute per atom, links and collectives, memory."""
 
 from plait.cost.analytic import analytic_costs
+from plait.cost.collectives import ROUNDS, GroupLinks, group_links, of_atoms
 from plait.cost.costs import AtomCost, Costs, OptimizerCost, Phase
 from plait.cost.estimate import estimate_costs
 from plait.cost.imported import imported_costs
@@ -13,11 +14,13 @@ from plait.cost.synchronisation import SYNCHRONISATIONS, check_synchronisation, 
 __all__ = [
     "ALWAYS_HELD",
     "NEVER_SAVED",
+    "ROUNDS",
     "SYNCHRONISATIONS",
     "AtomCost",
     "AtomMemory",
     "Costs",
     "GradientMemory",
+    "GroupLinks",
     "MemoryProfile",
     "OptimizerCost",
     "OptimizerFactory",
@@ -26,8 +29,10 @@ __all__ = [
     "analytic_costs",
     "check_synchronisation",
     "estimate_costs",
+    "group_links",
     "imported_costs",
     "measure_costs",
+    "of_atoms",
     "optimizer_cost",
     "ring_all_reduce_seconds",
     "sync_seconds",

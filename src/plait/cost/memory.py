@@ -1,6 +1,6 @@
 """The noun `MemoryProfile`: what every atom needs while it runs, beyond what the atoms before it saved."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -60,6 +60,16 @@ class MemoryProfile:
     atoms: tuple[AtomMemory, ...]
     values: Mapping[str, ValueMemory] = field(default_factory=dict)
     coupled: tuple[AtomMemory, ...] = ()
+
+    def part(self, first: int, kept: Sequence[float]) -> "MemoryProfile":
+        """On a device that keeps so much of what the atoms from `first` on need."""
+
+        def of(atoms: tuple[AtomMemory, ...]) -> tuple[AtomMemory, ...]:
+            inner = zip(atoms[first : first + len(kept)], kept, strict=True) if atoms else ()
+            parts = [AtomMemory(*(share * each for each in vars(atom).values())) for atom, share in inner]
+            return (*atoms[:first], *parts, *atoms[first + len(kept) :])
+
+        return MemoryProfile(of(self.atoms), self.values, of(self.coupled))
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -41,12 +41,17 @@ def check_synchronisation(name: str) -> None:
         raise PlaitError(f"unknown synchronisation {name!r}; choose one of {', '.join(SYNCHRONISATIONS)}.")
 
 
+def ring_of(devices: Sequence[int], cluster: Cluster) -> list[tuple[int, int]]:
+    """Who sends to whom in a ring that visits the hosts one after the other."""
+    return around([device for host in _hosts(devices, cluster) for device in host])
+
+
 def _hosts(devices: Sequence[int], cluster: Cluster) -> list[list[int]]:
     return by_host(devices, lambda device: cluster.devices[device].host)
 
 
 def _ring(num_bytes: float, devices: Sequence[int], cluster: Cluster) -> Cost:
-    pairs = around([device for host in _hosts(devices, cluster) for device in host])
+    pairs = ring_of(devices, cluster)
     steps = 2 * (len(devices) - 1)
     busy = busy_seconds(pairs, steps / len(devices) * num_bytes, cluster)
     return max(busy.values()) + steps * most_latency(pairs, cluster), tuple(busy.items())

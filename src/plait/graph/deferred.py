@@ -22,7 +22,7 @@ from plait.graph.rows import argument
 
 aten = torch.ops.aten
 
-_VIEWS = {
+VIEWS = {
     aten.t.default,
     aten.numpy_T.default,
     aten.transpose.int,
@@ -97,7 +97,7 @@ def deferrable(node: fx.Node, is_parameter: Callable[[fx.Node], bool]) -> Deferr
 
 
 def _is_weight(value: object, is_parameter: Callable[[fx.Node], bool]) -> bool:
-    while isinstance(value, fx.Node) and value.target in _VIEWS:
+    while isinstance(value, fx.Node) and value.target in VIEWS:
         value = value.args[0]
     return isinstance(value, fx.Node) and value.op == "get_attr" and is_parameter(value)
 

@@ -181,6 +181,13 @@ _BUILTINS: Mapping[str, Builtin] = MappingProxyType(
             batch_size=128,
             learning_rate=0.001,
         ),
+        "alexnet-2012": _classifier(
+            partial(alexnet.alexnet, channels=alexnet.CHANNELS_2012),
+            smallest=alexnet.SMALLEST_IMAGE,
+            dropout=0.5,
+            batch_size=128,
+            learning_rate=0.001,
+        ),
         "vgg16": _vgg(partial(vgg.vgg, 16)),
         "vgg19": _vgg(partial(vgg.vgg, 19)),
         "resnet50": _resnet(partial(resnet.resnet, 50)),

@@ -13,7 +13,7 @@ from plait.cluster import Cluster
 from plait.errors import PlaitError
 from plait.plan.plan import DEFAULT_BUCKET_BYTES, Plan, StagePlan
 
-VERSION = 1
+VERSION = 2  # 2: tensor groups
 
 
 class _Stage(BaseModel):
@@ -24,6 +24,8 @@ class _Stage(BaseModel):
     shares: list[float] = Field(min_length=1)
     recompute: bool = False
     sum_order: list[int] = Field(default_factory=list)
+    tensor: int = Field(default=1, ge=1)
+    split: dict[str, int] = Field(default_factory=dict)
 
 
 class _PlanFile(BaseModel):
@@ -118,7 +120,14 @@ def load_plan(path: Path | str) -> Plan:
         micro_batches=parsed.micro_batches,
         schedule=parsed.schedule,
         stages=tuple(
-            StagePlan(s.start, s.end, tuple(s.devices), tuple(s.shares), s.recompute, tuple(s.sum_order))
+            StagePlan(
+                **{
+                    **s.model_dump(),
+                    "devices": tuple(s.devices),
+                    "shares": tuple(s.shares),
+                    "sum_order": tuple(s.sum_order),
+                }
+            )
             for s in parsed.stages
         ),
         sync=parsed.sync,

@@ -1,13 +1,11 @@
 """The noun `Plan`: which atoms run where, with which micro-batches in which order. Plain data."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from plait.cluster import Cluster
-from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.graph.cut import StageCut, cut
 
@@ -18,7 +16,10 @@ OVERLAPS = ("off", "backward", "full")
 
 @dataclass(frozen=True)
 class StagePlan:
-    """Atoms `start..end-1` on `devices` (numbers in the cluster), each taking its share of the rows.
+    """Atoms `start..end-1` on `devices` (numbers in the cluster): replicas, each taking its share of the rows.
+
+    A replica is a *tensor group* of `tensor` devices, which come one after the other in `devices` and share each layer:
+    `split` says along which dimension a parameter or buffer is split over them; one not named is whole on each.
 
     With `recompute` a forward keeps only the stage's inputs, and the backward runs the forward again first. With full
     overlap the gradient sums of the stage's buckets begin in `sum_order`, which has each of their numbers once; where
@@ -31,10 +32,17 @@ class StagePlan:
     shares: tuple[float, ...]
     recompute: bool = False
     sum_order: tuple[int, ...] = ()
+    tensor: int = 1
+    split: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def replicas(self) -> int:
-        return len(self.devices)
+        return len(self.devices) // self.tensor
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of each replica."""
+        return tuple(self.devices[i : i + self.tensor] for i in range(0, len(self.devices), self.tensor))
 
 
 @dataclass(frozen=True)
@@ -92,77 +100,13 @@ class Plan:
         return cut(graph, [stage.start for stage in self.stages[1:]])
 
     def layout(self) -> str:
-        """`2x3` is two positions of three replicas each, `3+2` positions of three and of two."""
-        replicas = [self.stages[first].replicas for first, *_ in self.positions]
-        if len(set(replicas)) == 1:
-            return f"{len(replicas)}x{replicas[0]}"
-        return "+".join(map(str, replicas))
+        """`2x3` is two positions of three replicas each, `3+2` positions of three and of two.
 
-
-def validate(plan: Plan, graph: Graph) -> None:
-    """Raises PlaitError where the plan does not fit the model or would not compute its gradients."""
-    if plan.fingerprint != graph.fingerprint:
-        raise PlaitError(
-            f"the plan was made for {plan.model} (fingerprint {plan.fingerprint}), but this model is {graph.name} "
-            f"(fingerprint {graph.fingerprint}). Plan again with `plait plan` for this model and its options."
-        )
-    _check_stages(plan, graph)
-    _check_devices(plan)
-    if plan.batch_size < plan.micro_batches * plan.most_replicas:
-        raise PlaitError(
-            f"batch size {plan.batch_size} is smaller than {plan.micro_batches} micro-batches x "
-            f"{plan.most_replicas} replicas = {plan.micro_batches * plan.most_replicas}: some replica would have "
-            "no row to work on. Use a larger batch, fewer micro-batches or fewer replicas."
-        )
-    for index, (stage, part) in enumerate(zip(plan.stages, plan.cut(graph), strict=True)):
-        bad = [mixer for mixer in part.row_mixers if not mixer.remedy]
-        if stage.replicas > 1 and bad:
-            where = f"module {bad[0].module}" if bad[0].module else "the model"
-            raise PlaitError(
-                f"stage {index} is on {stage.replicas} devices, which splits a micro-batch's rows, but {bad[0].node} "
-                f"in {where} cannot be split: {bad[0].why}. Put that stage on one device, or make the loss a mean "
-                "over rows that do not depend on one another."
-            )
-
-
-def _check_stages(plan: Plan, graph: Graph) -> None:
-    end = 0
-    for index, stage in enumerate(plan.stages):
-        if stage.start != end or stage.end <= stage.start:
-            raise PlaitError(
-                f"stage {index} holds atoms {stage.start} to {stage.end}, but the stages before it end at {end}: every "
-                "atom is in one stage, in order. The plan is damaged: plan again."
-            )
-        end = stage.end
-    if end != len(graph.atoms):
-        raise PlaitError(
-            f"the stages end at atom {end}, but {graph.name} has {len(graph.atoms)} atoms. The plan is damaged: "
-            "plan again."
-        )
-
-
-def _check_devices(plan: Plan) -> None:
-    holder: dict[int, StagePlan] = {}
-    for index, stage in enumerate(plan.stages):
-        for device in stage.devices:
-            if not 0 <= device < len(plan.cluster.devices):
-                raise PlaitError(
-                    f"stage {index} uses device {device}, but cluster {plan.cluster.name} has devices 0 to "
-                    f"{len(plan.cluster.devices) - 1}. Plan again for this cluster."
-                )
-            if stage.devices.count(device) > 1:
-                raise PlaitError(f"stage {index} has device {device} twice; give each device of a stage once.")
-            other = holder.setdefault(device, stage)
-            if (other.devices, other.shares) != (stage.devices, stage.shares):
-                raise PlaitError(
-                    f"device {device} is given to two stages that do not share all their devices and row shares "
-                    f"({list(other.devices)} and {list(stage.devices)}); give them the same, or devices of their own."
-                )
-        if len(stage.shares) != len(stage.devices) or not all(0 < share < math.inf for share in stage.shares):
-            raise PlaitError(
-                f"stage {index} has shares {list(stage.shares)} for {len(stage.devices)} devices: one positive "
-                "number per device is needed."
-            )
+        `2x3x4` and `3x4+2`: the replicas, or those of one position, are groups of four devices that share each layer.
+        """
+        stages = [self.stages[first] for first, *_ in self.positions]
+        grids = [f"{s.replicas}x{s.tensor}" if s.tensor > 1 else str(s.replicas) for s in stages]
+        return f"{len(grids)}x{grids[0]}" if len(set(grids)) == 1 else "+".join(grids)
 
 
 def even_stages(boundaries: Sequence[int], end: int, devices: Sequence[Sequence[int]]) -> tuple[StagePlan, ...]:

@@ -1,7 +1,8 @@
 """The static check: what is proved of a program before anything runs.
 
 1. `_computations`: every micro-batch goes forward and backward once through every stage, its rows exactly
-   covered by the stage's ranks; stages that share a rank share all their ranks and rows.
+   covered by the stage's replicas, the ranks of each of which have the same rows; stages that share a rank share all
+   their ranks and rows.
 2. `_messages`: every RECV has its SEND, with the same rows, in the same order.
 3. `_everything_arrives`: every value a forward needs, and every gradient a backward needs, arrives once, in full.
 4. `_order`: on each rank, nothing is used before it is made, posted or handed over by another stage there.
@@ -26,7 +27,7 @@ from plait.program.error import ProgramError
 from plait.program.garbage import no_collection
 from plait.program.instructions import Instruction, Op
 from plait.program.listing import Listing, Placed, listings
-from plait.program.messages import transfers
+from plait.program.messages import forward_messages, gradient_messages
 from plait.program.program import Program, source_stage
 from plait.program.waits import stuck_ranks
 
@@ -59,8 +60,8 @@ def check_program(program: Program) -> None:
 def _computations(program: Program, ranks: list[Listing]) -> Iterator[Violation]:
     for one, other in combinations(program.stages, 2):
         shared = sorted(set(one.ranks) & set(other.ranks))
-        if shared and (one.ranks, one.rows) != (other.ranks, other.rows):
-            yield shared[0], 0, "two stages of this rank do not share all their ranks and rows"
+        if shared and (one.ranks, one.rows, one.tensor) != (other.ranks, other.rows, other.tensor):
+            yield shared[0], 0, "two stages of this rank do not share all their ranks, rows and tensor groups"
     for listing in ranks:
         for index, ins in listing.computations:
             op, number, micro_batch, _, _, _, first, last, _ = ins
@@ -77,11 +78,18 @@ def _computations(program: Program, ranks: list[Listing]) -> Iterator[Violation]
             if listing.place[op, number, micro_batch] != index:
                 yield listing.rank, index, f"{ins} runs twice"
     for number, stage in enumerate(program.stages):
-        for micro_batch, spans in enumerate(stage.rows):
+        if stage.tensor < 1 or len(stage.ranks) % stage.tensor:
+            yield stage.ranks[0], 0, f"the {len(stage.ranks)} ranks of stage {number} are no groups of {stage.tensor}"
+            return
+        for micro_batch, of_ranks in enumerate(stage.rows):
+            spans = stage.spans(micro_batch)
+            if of_ranks != tuple(span for span in spans for _ in range(stage.tensor)):
+                why = f"ranks of a tensor group of stage {number} differ in their rows of micro-batch {micro_batch}"
+                yield stage.ranks[0], 0, why
             edges = [0, *(last for _, last in spans)]
             if [first for first, _ in spans] != edges[:-1] or edges[-1] != program.micro_batch_rows[micro_batch]:
                 yield stage.ranks[0], 0, f"the rows of micro-batch {micro_batch} are not covered by stage {number}"
-            for rank, (first, last) in zip(stage.ranks, spans, strict=True):
+            for rank, (first, last) in zip(stage.ranks, of_ranks, strict=True):
                 if last > first:
                     yield from _complete(ranks[rank], number, micro_batch)
 
@@ -158,11 +166,10 @@ def _needed(program: Program) -> Iterator[tuple[int, int, int, str, bool, int, i
                 continue
             using = program.stages[consumer]
             for m in range(len(program.micro_batch_rows)):
-                for i, j, (first, last) in transfers(edge.value, making.rows[m], using.rows[m]):
-                    source, sink = making.ranks[i], using.ranks[j]
-                    yield sink, consumer, m, name, False, source, first, last
-                    if returns:
-                        yield source, edge.producer, m, name, True, sink, first, last
+                for i, j, (first, last) in forward_messages(edge.value, making, using, m):
+                    yield using.ranks[j], consumer, m, name, False, making.ranks[i], first, last
+                for j, i, (first, last) in gradient_messages(edge.value, making, using, m) if returns else ():
+                    yield making.ranks[i], edge.producer, m, name, True, using.ranks[j], first, last
 
 
 def _order(program: Program, ranks: list[Listing]) -> Iterator[Violation]:

@@ -17,16 +17,17 @@ from dataclasses import dataclass, field
 
 from plait.cost import check_synchronisation
 from plait.errors import PlaitError
-from plait.graph import Graph, Parameter
+from plait.graph import Graph
 from plait.graph.cut import StageCut, stage_of_atom
-from plait.plan import Plan, micro_batch_sizes, split_rows
+from plait.plan import Plan, StagePlan, micro_batch_sizes, split_rows
 from plait.plan.rows import Span
+from plait.program.buckets import make_buckets
 from plait.program.garbage import no_collection
 from plait.program.instructions import Instruction, Op
 from plait.program.levels import levels
-from plait.program.messages import transfers
+from plait.program.messages import forward_messages, gradient_messages
 from plait.program.overlap import Endings, synchronised
-from plait.program.program import TIED_PREFIX, Bucket, Edge, Program, StageTable, bucket_name, source_stage
+from plait.program.program import Bucket, Edge, Program, StageTable, source_stage
 from plait.schedule import Action, Schedule, make_schedule, schedule_from_lanes
 
 Channel = tuple[int, int]
@@ -86,15 +87,15 @@ def _schedule(plan: Plan, micro_batches: int) -> Schedule:
     return make_schedule(plan.schedule, plan.positions, micro_batches)
 
 
-def _sum_orders(plan: Plan, buckets: Sequence[Bucket]) -> dict[int, Sequence[str]]:
+def _sum_orders(plan: Plan, buckets: Sequence[Bucket]) -> dict[int, Sequence[int]]:
     """By stage, for those whose sums begin in another order than that in which gradients become final."""
-    orders: dict[int, Sequence[str]] = {}
+    orders: dict[int, Sequence[int]] = {}
     for index, stage in enumerate(plan.stages):
         if not stage.sum_order:
             continue
-        orders[index] = [bucket_name(index, number) for number in stage.sum_order]
-        own = [bucket.name for bucket in buckets if bucket.stage == index]
-        if sorted(orders[index]) != sorted(own):
+        orders[index] = stage.sum_order
+        own = {bucket.number for bucket in buckets if bucket.stage == index}
+        if sorted(stage.sum_order) != sorted(own):
             raise PlaitError(
                 f"stage {index} has sum_order {list(stage.sum_order)}, but its buckets have the numbers 0 to "
                 f"{len(own) - 1}, each of which belongs there once. The plan is damaged: plan again."
@@ -102,7 +103,7 @@ def _sum_orders(plan: Plan, buckets: Sequence[Bucket]) -> dict[int, Sequence[str
     return orders
 
 
-def _endings(schedule: Schedule, orders: Mapping[int, Sequence[str]]) -> list[Endings]:
+def _endings(schedule: Schedule, orders: Mapping[int, Sequence[int]]) -> list[Endings]:
     split = {action.stage for lane in schedule.lanes for action in lane if action.kind == "W"}
     backwards = [dict.fromkeys(action.stage for action in reversed(lane)) for lane in schedule.lanes]
     return [Endings(list(ended)[::-1], split, orders) for ended in backwards]
@@ -114,12 +115,17 @@ def _stage_tables(plan: Plan, cuts: Sequence[StageCut], sizes: Sequence[int]) ->
             start=stage.start,
             end=stage.end,
             ranks=plan.stage_ranks(index),
-            rows=tuple(split_rows(size, stage.shares) for size in sizes),
+            rows=tuple(_rows_of_ranks(stage, size) for size in sizes),
             coupled=stage.replicas > 1 and any(mixer.remedy == "exchange" for mixer in part.row_mixers),
             recompute=stage.recompute,
+            tensor=stage.tensor,
         )
         for index, (stage, part) in enumerate(zip(plan.stages, cuts, strict=True))
     )
+
+
+def _rows_of_ranks(stage: StagePlan, rows: int) -> tuple[Span, ...]:
+    return tuple(span for span in split_rows(rows, stage.shares) for _ in range(stage.tensor))
 
 
 def _edges(cuts: Sequence[StageCut]) -> tuple[Edge, ...]:
@@ -178,15 +184,17 @@ def _add_messages(computations: list[list[_Computation]], stages: Sequence[Stage
     for micro_batch in range(len(stages[0].rows)):
         for edge, consumer in by_message:
             value, making, using = edge.value, stages[edge.producer], stages[consumer]
-            for i, j, rows in transfers(value, making.rows[micro_batch], using.rows[micro_batch]):
+            early = value.producer + 1 < making.end
+            for i, j, rows in forward_messages(value, making, using, micro_batch):
                 source = (making.ranks[i], edge.producer, micro_batch)
                 sink = (using.ranks[j], consumer, micro_batch)
-                early = value.producer + 1 < making.end
                 _add_message(
                     value.name, rows, forward[source], forward[sink], source, sink, gradient=False, inside=early
                 )
-                if value.requires_grad:
-                    _add_message(value.name, rows, backward[sink], backward[source], sink, source, gradient=True)
+            for j, i, rows in gradient_messages(value, making, using, micro_batch) if value.requires_grad else ():
+                source = (making.ranks[i], edge.producer, micro_batch)
+                sink = (using.ranks[j], consumer, micro_batch)
+                _add_message(value.name, rows, backward[sink], backward[source], sink, source, gradient=True)
 
     for computation in (*forward.values(), *backward.values()):
         computation.sends.sort(key=lambda send: not send.inside)
@@ -264,42 +272,3 @@ def _arrivals(rank: int, computations: Sequence[Sequence[_Computation]]) -> dict
             if s.peer == rank
         ]
     return arriving
-
-
-def make_buckets(plan: Plan, cuts: Sequence[StageCut]) -> tuple[Bucket, ...]:
-    """Each stage's own parameters in buckets of about `bucket_bytes`; a tied one apart, over all its holders."""
-    holders: dict[str, list[StageCut]] = {}
-    for part in cuts:
-        for parameter in part.parameters:
-            if parameter.trainable:
-                holders.setdefault(parameter.name, []).append(part)
-    buckets: list[Bucket] = []
-    for part in cuts:
-        members: list[Parameter] = []
-        size = 0
-        # Last layers first: their gradients are final first.
-        own = [p for p in reversed(part.parameters) if p.trainable and len(holders[p.name]) == 1]
-        for position, parameter in enumerate(own):
-            members.append(parameter)
-            size += parameter.num_bytes
-            next_dtype = own[position + 1].dtype if position + 1 < len(own) else None
-            if size >= plan.bucket_bytes or next_dtype != parameter.dtype:  # one flat tensor has one type
-                number = sum(b.stage == part.index for b in buckets)
-                ranks = plan.stage_ranks(part.index)
-                names = tuple(member.name for member in members)
-                readers = _readers(members, part)
-                buckets.append(Bucket(bucket_name(part.index, number), names, size, ranks, (readers,), part.index))
-                members, size = [], 0
-    tied = {name: parts for name, parts in holders.items() if len(parts) > 1}
-    for number, (name, parts) in enumerate(tied.items()):
-        ranks = tuple(sorted({rank for part in parts for rank in plan.stage_ranks(part.index)}))
-        parameter = next(p for p in parts[0].parameters if p.name == name)
-        everywhere = tuple(_readers([parameter], part) for part in parts)
-        buckets.append(Bucket(f"{TIED_PREFIX}{number}", (name,), parameter.num_bytes, ranks, everywhere))
-    return tuple(buckets)
-
-
-def _readers(parameters: Sequence[Parameter], part: StageCut) -> tuple[int, int]:
-    """The first and the last atom of a stage that reads any of the parameters."""
-    atoms = [atom for parameter in parameters for atom in parameter.atoms if part.start <= atom < part.end]
-    return min(atoms), max(atoms)

@@ -17,7 +17,7 @@ Not counted: what a kernel takes for a moment (but for convolutions on a CPU, `p
 library for itself, the allocator's gaps, the code and the interpreter.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from plait.graph import Graph, Parameter
 from plait.graph.cut import StageCut
 from plait.graph.graph import ITEM_BYTES
 from plait.plan import Plan
+from plait.program.buckets import part_of
 from plait.program.instructions import Instruction, Op
 from plait.program.program import Program
 from plait.program.stage_memory import MicroBatchMemory, StageMemory
@@ -58,22 +59,28 @@ class RankMemory:
 def predict_memory(program: Program, plan: Plan, graph: Graph, costs: Costs) -> tuple[RankMemory, ...]:
     """Memory of every rank."""
     cuts = plan.cut(graph)
-    by_kind: dict[str, StageMemory] = {}
+    memories: dict[tuple[str, int], StageMemory] = {}
     batch = batch_bytes(plan.batch, program.batch_rows)
     result: list[RankMemory] = []
     known: dict[object, RankMemory] = {}
     for rank, device in enumerate(plan.devices):
         kind = plan.cluster.devices[device].kind.name
-        if kind not in by_kind:
-            by_kind[kind] = StageMemory(graph, costs, kind)
         looks = _looks(program, rank, kind)
         if looks in known:
             result.append(known[looks])
             continue
-        held = {p.name: p for index in program.stages_of_rank(rank) for p in cuts[index].parameters}
+        own = program.stages_of_rank(rank)
+        for index in own:
+            key = kind, _alike(plan, index)
+            if key not in memories:
+                stage = plan.stages[index]
+                on_group = costs.on_group(stage.start, stage.end, stage.tensor, stage.split)
+                memories[key] = StageMemory(graph, on_group, kind)
+        held = {p.name: p for index in own for p in _parts(plan, index, device, cuts[index].parameters)}
         trained = sum(p.num_bytes for p in held.values() if p.trainable)
         optimizer = costs.optimizer[kind]
-        walk = _Walk(program, rank, cuts, by_kind[kind], held, optimizer.step_bytes_per_byte)
+        stages = {index: memories[kind, _alike(plan, index)] for index in own}
+        walk = _Walk(program, rank, cuts, stages, held, optimizer.step_bytes_per_byte)
         known[looks] = RankMemory(
             parameters=sum(p.num_bytes for p in held.values() if not p.is_buffer),
             gradients=trained,
@@ -102,8 +109,21 @@ def _looks(program: Program, rank: int, kind: str) -> object:
         for op, stage, number, name, gradient, _, first, last, _ in program.ranks[rank]
         for begin in (begins[place.get((stage, number), 0)],)
     )
+    places = tuple(program.stages[index].group(rank).index(rank) for index in stages)  # parts may be of other sizes
     clips = any(ins[0] is Op.CLIP for ins in program.ranks[rank])
-    return kind, rank if clips else None, tuple(last - first for first, last in spans.values()), done
+    return kind, places, rank if clips else None, tuple(last - first for first, last in spans.values()), done
+
+
+def _alike(plan: Plan, stage: int) -> int:
+    """One number for all stages of single devices."""
+    return stage if plan.stages[stage].tensor > 1 else -1
+
+
+def _parts(plan: Plan, index: int, device: int, parameters: Sequence[Parameter]) -> list[Parameter]:
+    """What a device of a stage has of each parameter."""
+    stage = plan.stages[index]
+    place = stage.devices.index(device) % stage.tensor
+    return [part_of(parameter, stage, place) for parameter in parameters]
 
 
 def batch_bytes(description: Any, rows: int) -> int:
@@ -137,7 +157,7 @@ class _Walk:
         program: Program,
         rank: int,
         cuts: tuple[StageCut, ...],
-        stages: StageMemory,
+        stages: Mapping[int, StageMemory],
         held: Mapping[str, Parameter],
         step_bytes_per_byte: float,
     ) -> None:
@@ -148,6 +168,8 @@ class _Walk:
         self._posted: dict[tuple[int, int, bool, str], list[Instruction]] = {}
         self._now = self._most = 0
         self._sources = {(sink, value.name): source for value, source, sink in program.hand_overs}
+        own = program.ranks[rank]
+        self._returned = {(i.stage, i.micro_batch, i.name) for i in own if i.op is Op.SEND and i.gradient}
 
     def most(self) -> int:
         actions = {
@@ -203,7 +225,7 @@ class _Walk:
 
     def _weight_half(self, ins: Instruction) -> None:
         """One parameter's gradient at a time."""
-        trained = [p.num_bytes for p in self._cuts[ins.stage].parameters if p.trainable]
+        trained = [self._parameters[p.name].num_bytes for p in self._cuts[ins.stage].parameters if p.trainable]
         self._reach(max(trained, default=0))
         self._release(ins, "kept")
 
@@ -214,6 +236,8 @@ class _Walk:
         for value in self._cuts[ins.stage].receives:
             if value.requires_grad:
                 source = self._sources.get((ins.stage, value.name))
+                if source is None and (ins.stage, ins.micro_batch, value.name) not in self._returned:
+                    continue  # others of its tensor group have the same and send it
                 holder, what = (ins, "sent gradients") if source is None else (ins._replace(stage=source), "gradients")
                 self._hold(holder, what, value.num_bytes(ins.rows))
 
@@ -237,9 +261,9 @@ class _Walk:
             table = self._program.stages[index]
             rows = max(last - first for first, last in (spans[table.ranks.index(self._rank)] for spans in table.rows))
             question = (table.start, table.end, rows)
-            one = self._stages.of(*question, recompute=True, coupled=table.coupled)
+            one = self._stages[index].of(*question, recompute=True, coupled=table.coupled)
             waiting += in_flight * one.waiting
-            alone = self._stages.peak(*question, 1, recompute=True, coupled=table.coupled)
+            alone = self._stages[index].peak(*question, 1, recompute=True, coupled=table.coupled)
             running = max(running, alone - one.waiting)
         return waiting + running
 
@@ -274,7 +298,7 @@ class _Walk:
         key = (ins.stage, ins.rows)
         if key not in self._of:
             table = self._program.stages[ins.stage]
-            self._of[key] = self._stages.of(
+            self._of[key] = self._stages[ins.stage].of(
                 table.start, table.end, ins.rows, recompute=table.recompute, coupled=table.coupled
             )
         return self._of[key]

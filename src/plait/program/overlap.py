@@ -27,11 +27,11 @@ _ADDS_GRADIENTS = (Op.B, Op.I, Op.W)
 @dataclass(frozen=True)
 class Endings:
     """Stages of one position in the order in which they end, those of them whose weight gradients are put off, and the
-    order of sums of those whose plan has one: names of buckets."""
+    order of sums of those whose plan has one: numbers of buckets."""
 
     stages: Sequence[int]
     split: Collection[int]
-    orders: Mapping[int, Sequence[str]]
+    orders: Mapping[int, Sequence[int]]
 
 
 def synchronised(
@@ -75,7 +75,7 @@ def _in_order(buckets: Sequence[Bucket], endings: Endings) -> list[Bucket]:
     for stage in endings.stages:
         own = [bucket for bucket in buckets if bucket.stage == stage]
         if stage in endings.orders:
-            found += sorted(own, key=lambda bucket: endings.orders[stage].index(bucket.name))
+            found += sorted(own, key=lambda bucket: endings.orders[stage].index(bucket.number))
         else:
             found += sorted(own, key=lambda bucket: bucket.readers, reverse=stage not in endings.split)
     return found + [bucket for bucket in buckets if bucket.tied]

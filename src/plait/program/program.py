@@ -15,17 +15,13 @@ from plait.program.instructions import Instruction
 TIED_PREFIX = "tied."  # of the names of buckets whose parameter several stages hold
 
 
-def bucket_name(stage: int, number: int) -> str:
-    """Of a bucket whose parameters one stage has to itself."""
-    return f"s{stage}.{number}"
-
-
 @dataclass(frozen=True)
 class Bucket:
     """Parameters whose gradients are summed together over `ranks` and updated together.
 
     They belong to one `stage`, or are one tied parameter of several. `readers` are the first and the last atom of each
     of these stages that read any of them: a forward needs them from the first on, a backward is done with them there.
+    Of a stage on tensor groups, `ranks` are those with the same place in each group, and the bytes those of their part.
     """
 
     name: str
@@ -34,6 +30,7 @@ class Bucket:
     ranks: tuple[int, ...]
     readers: tuple[tuple[int, int], ...]
     stage: int | None = None
+    number: int = 0  # in the stage, as gradients become final
 
     @property
     def tied(self) -> bool:
@@ -53,16 +50,37 @@ class Edge:
 class StageTable:
     """Where a stage runs and which rows of each micro-batch each of its ranks takes.
 
-    `coupled` stages exchange statistics inside their forward and backward, so that their ranks run each
-    micro-batch together. A stage that recomputes keeps only its inputs between forward and backward.
+    Every `tensor` ranks are a group that shares each layer: its ranks have the same rows and run together. `coupled`
+    stages exchange statistics inside their forward and backward, so that their ranks run each micro-batch together. A
+    stage that recomputes keeps only its inputs between forward and backward.
     """
 
     start: int
     end: int
     ranks: tuple[int, ...]
-    rows: tuple[tuple[Span, ...], ...]  # [micro-batch][replica]
+    rows: tuple[tuple[Span, ...], ...]  # [micro-batch][rank]
     coupled: bool
     recompute: bool = False
+    tensor: int = 1
+
+    @property
+    def replicas(self) -> int:
+        return len(self.ranks) // self.tensor
+
+    def spans(self, micro_batch: int) -> tuple[Span, ...]:
+        """The rows of each replica."""
+        return self.rows[micro_batch][:: self.tensor]
+
+    def group(self, rank: int) -> tuple[int, ...]:
+        """The ranks that share each layer with this one."""
+        first = self.ranks.index(rank) // self.tensor * self.tensor
+        return self.ranks[first : first + self.tensor]
+
+    def together(self, rank: int, micro_batch: int) -> tuple[int, ...]:
+        """The ranks that run a micro-batch together with this one: all that have rows of it where they are coupled."""
+        if not self.coupled:
+            return self.group(rank)
+        return tuple(r for r, (low, high) in zip(self.ranks, self.rows[micro_batch], strict=True) if high > low)
 
 
 class HandOver(NamedTuple):

@@ -114,9 +114,9 @@ class _WaitMachine:
             if not self._all_there(rank, needed, self.sent):
                 return False
             stage = self.program.stages[number]
-            if stage.coupled:
-                spans = zip(stage.ranks, stage.rows[micro_batch], strict=True)
-                return self._meet(rank, ins[:3], {r for r, (first, last) in spans if last > first})
+            if stage.coupled or stage.tensor > 1:
+                others = stage.together(rank, micro_batch)
+                return self._meet(rank, (*ins[:3], others[0]), set(others))
         return True
 
     def _do_inside(self, rank: int) -> None:

@@ -53,4 +53,7 @@ class Sums:
 def groups_of_program(program: Program, sums: Sums) -> list[Group]:
     """The process groups of a program's gradient sums and of its replicas that exchange statistics."""
     groups = [group for bucket in program.buckets for group in sums.groups(bucket.ranks)]
-    return groups + [("exchange", stage.ranks) for stage in program.stages if stage.coupled]
+    coupled = [stage for stage in program.stages if stage.coupled]
+    return groups + [
+        ("exchange", stage.ranks[place :: stage.tensor]) for stage in coupled for place in range(stage.tensor)
+    ]

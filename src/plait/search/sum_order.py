@@ -55,7 +55,7 @@ def _jobs(tables: Program, times: Times, stage: int) -> list[Job]:
             end + times.inside(rank, Instruction(Op.AWAIT, name=bucket.name), forward),
         )
         for bucket in tables.buckets
-        if bucket.stage == stage
+        if bucket.stage == stage and rank in bucket.ranks
     ]
 
 

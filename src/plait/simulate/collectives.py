@@ -100,7 +100,3 @@ class Collectives:
                 if other != rank:
                     heappush(self.network.events, (now, other))
         return max(arrived.values())
-
-    def working(self, stage: int, micro_batch: int) -> int:
-        """How many replicas of the stage have rows of this micro-batch."""
-        return sum(last > first for first, last in self.program.stages[stage].rows[micro_batch])

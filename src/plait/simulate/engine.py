@@ -100,7 +100,8 @@ class _Engine:
         carried = {(rank, name) for rank, part in enumerate(script.parts) for name in part.carried}
         self.used_early = carried - sums.keys() if before else set()
         self.used_at_the_end: set[tuple[int, str]] = set()
-        self.coupled = [stage.coupled for stage in program.stages]
+        self.stages = program.stages
+        self.coupled = [stage.coupled or stage.tensor > 1 for stage in program.stages]
         self.waits_at: list[Instruction | None] = [None] * self.num_ranks
         self.finished = [0.0] * self.num_ranks
 
@@ -295,7 +296,7 @@ class _Engine:
     def _compute_with_others(
         self, rank: int, instruction: Instruction, now: float, seconds: float
     ) -> Generator[None, float, float]:
-        """On shared cores, or in a stage whose replicas run each micro-batch together."""
+        """On shared cores, or in a stage whose ranks run each micro-batch together."""
         self.waits_at[rank] = instruction
         if self.hosts[rank] is not None and self.events and self.events[0][0] < now:
             heappush(self.events, (now, rank))
@@ -305,10 +306,10 @@ class _Engine:
         return (yield from self._work(rank, instruction, now, seconds))
 
     def _together(self, rank: int, instruction: Instruction, now: float) -> Generator[None, float, float]:
-        """Gives the time at which all replicas that have rows of the micro-batch have come."""
+        """Gives the time at which all ranks have come that run the micro-batch together with this one."""
         op, stage, micro_batch = instruction[:3]
-        size = self.collectives.working(stage, micro_batch)
-        return (yield from self.collectives.meet(rank, now, (op, stage, micro_batch), size))
+        others = self.stages[stage].together(rank, micro_batch)
+        return (yield from self.collectives.meet(rank, now, (op, stage, micro_batch, others[0]), len(others)))
 
     def _work(self, rank: int, instruction: Instruction, now: float, seconds: float) -> Generator[None, float, float]:
         """Keeps the device busy; gives the time at which it is done."""

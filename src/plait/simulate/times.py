@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from plait.cost import Costs, Phase, sync_seconds
+from plait.cost import Costs, GroupLinks, Phase, group_links, of_atoms, sync_seconds
 from plait.plan import Plan
 from plait.program import Instruction, Op, Program
 
@@ -24,15 +24,38 @@ class Times:
     plan: Plan
     costs: Costs
     _inside: dict[object, float] = field(default_factory=dict, repr=False, compare=False)
+    _links: dict[tuple[int, int], GroupLinks] = field(default_factory=dict, repr=False, compare=False)
 
     def compute(self, rank: int, op: Op, stage: int, rows: int) -> float:
-        device = self.plan.cluster.devices[self.plan.devices[rank]]
         table = self.program.stages[stage]
         phases = _PHASES[op]
         if table.recompute and op in (Op.B, Op.I):
             phases = ("forward", *phases)
-        seconds = sum(self.costs.seconds(device.kind.name, p, table.start, table.end, rows) for p in phases)
-        return seconds / device.speed
+        return sum(self.phase(rank, stage, p, table.start, table.end, rows) for p in phases)
+
+    def phase(self, rank: int, stage: int, phase: Phase, first: int, last: int, rows: int) -> float:
+        """Of atoms `first..last-1` of a stage, with what a tensor group exchanges on the way."""
+        device = self.plan.cluster.devices[self.plan.devices[rank]]
+        seconds = self.costs_of(stage).seconds(device.kind.name, phase, first, last, rows) / device.speed
+        own = self.plan.stages[stage]
+        if own.tensor == 1 or phase == "weight":
+            return seconds
+        sharding = self.costs.sharding(own.start, own.end, own.tensor, own.split)
+        along = "forward" if phase == "forward" else "backward"
+        return seconds + self._links_of(rank, stage).exchange(of_atoms(sharding, along, first, last), rows)
+
+    def costs_of(self, stage: int) -> Costs:
+        """As they are on a device of the stage."""
+        own = self.plan.stages[stage]
+        return self.costs.on_group(own.start, own.end, own.tensor, own.split)
+
+    def _links_of(self, rank: int, stage: int) -> GroupLinks:
+        key = rank, stage
+        if key not in self._links:
+            groups = self.plan.stages[stage].groups
+            own = next(group for group in groups if self.plan.devices[rank] in group)
+            self._links[key] = group_links(own, groups, self.plan.cluster)
+        return self._links[key]
 
     def inside(self, rank: int, what: Instruction, computation: Instruction) -> float:
         """After how many seconds of a computation something happens inside it, nobody else on the device."""
@@ -44,8 +67,8 @@ class Times:
         return found
 
     def _seconds_before(self, rank: int, what: Instruction, computation: Instruction) -> float:
-        device = self.plan.cluster.devices[self.plan.devices[rank]]
-        table = self.program.stages[computation.stage]
+        stage, rows = computation.stage, computation.rows
+        table = self.program.stages[stage]
         if what.op is Op.SEND:
             first, last = table.start, self.program.edge_by_name[what.name].value.producer + 1
         else:
@@ -58,10 +81,10 @@ class Times:
             else:
                 first, last = readers[0], table.end
         (phase,) = _PHASES[computation.op]
-        seconds = self.costs.seconds(device.kind.name, phase, first, last, computation.rows) if first < last else 0.0
+        seconds = self.phase(rank, stage, phase, first, last, rows) if first < last else 0.0
         if table.recompute and computation.op in (Op.B, Op.I):
-            seconds += self.costs.seconds(device.kind.name, "forward", table.start, table.end, computation.rows)
-        return seconds / device.speed
+            seconds += self.phase(rank, stage, "forward", table.start, table.end, rows)
+        return seconds
 
     def step(self, rank: int, bucket: str) -> float:
         device = self.plan.cluster.devices[self.plan.devices[rank]]

@@ -29,13 +29,15 @@ def exposed_seconds(
     if any(host.name == device.host and host.compute_slots is not None for host in times.plan.cluster.hosts):
         return 0.0
     own = [
-        [(due.atoms[found.stages.index(stage)], due) for due in found.due] for found in sums if stage in found.stages
+        [(due.atoms[found.stages.index(stage)], due) for due in found.due]
+        for found in sums
+        if stage in found.stages and rank in found.ranks
     ]
     start, exposed = times.program.stages[stage].start, 0.0
     for until in {atom for dues in own for atom, _ in dues}:
-        beside = times.costs.seconds(device.kind.name, "forward", start, until, rows) / device.speed
+        beside = times.phase(rank, stage, "forward", start, until, rows)
         if weights is None:
-            beside += times.costs.seconds(device.kind.name, "backward", start, until, rows) / device.speed
+            beside += times.phase(rank, stage, "backward", start, until, rows)
         else:
             beside += weights
         exposed = max(exposed, _longest(own, until) - beside)

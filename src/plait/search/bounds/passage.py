@@ -8,9 +8,10 @@ from typing import NamedTuple
 from plait.graph import Graph
 from plait.plan import Plan, micro_batch_sizes
 from plait.program import Op, Program
-from plait.program.compile import _edges, _stage_tables, make_buckets
-from plait.program.messages import transfers
-from plait.program.program import StageTable, source_stage
+from plait.program.buckets import make_buckets
+from plait.program.compile import _edges, _stage_tables
+from plait.program.messages import forward_messages, gradient_messages
+from plait.program.program import source_stage
 from plait.schedule import RECIPES
 from plait.simulate.times import Times
 
@@ -102,7 +103,8 @@ def _passage(tables: Program, number: int, count: int, times: Times, first: Sequ
         working.append(tuple(first[index] + i for i, (low, high) in enumerate(spans) if high > low))
         for rank, (low, high) in zip(stage.ranks, spans, strict=True):
             device = devices[times.plan.devices[rank]]
-            key = (index, device.kind.name, device.speed, high - low)
+            group = stage.group(rank) if stage.tensor > 1 else ()
+            key = (index, device.kind.name, device.speed, high - low, group)
             if key not in known:
                 known[key] = _seconds(times, rank, index, high - low, split) if high > low else (0.0, 0.0, 0.0)
             rows.append(high - low)
@@ -124,30 +126,32 @@ def _seconds(times: Times, rank: int, stage: int, rows: int, split: bool) -> tup
 def _messages(tables: Program, number: int, first: Sequence[int], way: Way, times: Times) -> Iterator[Message]:
     for edge in tables.edges:
         sending = tables.stages[edge.producer]
-        early = _early(times, edge.value.producer, sending, number)
+        early = _early(times, edge.value.producer, edge.producer, number)
         for consumer in edge.consumers:
             if source_stage(edge, consumer, tables.stages) not in (consumer, edge.producer):
                 continue  # handed over by another stage of the same ranks, for which it was sent
             receiving = tables.stages[consumer]
-            for i, j, (low, high) in transfers(edge.value, sending.rows[number], receiving.rows[number]):
+            # Gradients that go another way, between tensor groups of different sizes, are left out: they only add.
+            returned = {(i, j) for j, i, _ in gradient_messages(edge.value, sending, receiving, number)}
+            for i, j, (low, high) in forward_messages(edge.value, sending, receiving, number):
                 channels, latency = way(sending.ranks[i], receiving.ranks[j])
                 size = edge.value.num_bytes(high - low)
                 hops = tuple((channel, size * per_byte) for channel, per_byte in channels)
                 seconds = max((busy for _, busy in hops), default=0.0)
                 places = first[edge.producer] + i, first[consumer] + j
-                yield Message(*places, seconds, latency, hops, edge.value.requires_grad, early[i] if hops else 0.0)
+                gradient = edge.value.requires_grad and (i, j) in returned
+                yield Message(*places, seconds, latency, hops, gradient, early[i] if hops else 0.0)
 
 
-def _early(times: Times, producer: int, stage: StageTable, number: int) -> list[float]:
+def _early(times: Times, producer: int, index: int, number: int) -> list[float]:
     """By rank of a stage, how long its forward goes on once a value is made: what leaves then is sent inside it."""
-    devices = times.plan.cluster.devices
-    known: dict[tuple[str, float, int], float] = {}
+    devices, stage = times.plan.cluster.devices, times.program.stages[index]
+    known: dict[tuple[object, ...], float] = {}
     found = []
     for rank, (low, high) in zip(stage.ranks, stage.rows[number], strict=True):
         device = devices[times.plan.devices[rank]]
-        key = (device.kind.name, device.speed, high - low)
+        key = (device.kind.name, device.speed, high - low, stage.group(rank) if stage.tensor > 1 else ())
         if key not in known:
-            left = times.costs.seconds(device.kind.name, "forward", producer + 1, stage.end, high - low)
-            known[key] = left / device.speed
+            known[key] = times.phase(rank, index, "forward", producer + 1, stage.end, high - low)
         found.append(known[key])
     return found

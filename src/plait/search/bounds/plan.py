@@ -98,8 +98,12 @@ class _Step:
         if self.overlap == "backward":
             places = [place for place, of in enumerate(self.stage_of) if of == stage]
             hidden = max(p.backward[place] + p.weights[place] for p in self.passages for place in places)
-        found = [s for s in self.sums if stage in s.stages]
-        return max((max(s.seconds - (hidden if len(s.stages) == 1 else 0.0), 0.0) for s in found), default=0.0)
+        least: dict[tuple[int, ...], float] = {}  # of what the places of tensor groups sum, each by itself
+        for found in self.sums:
+            if stage in found.stages:
+                seconds = max(found.seconds - (hidden if len(found.stages) == 1 else 0.0), 0.0)
+                least[found.stages] = min(least.get(found.stages, math.inf), seconds)
+        return max(least.values(), default=0.0)
 
     def bound(self) -> Bound:
         return strongest(NOTHING, *self.loads(), *self.coupled(), *self.hosts(), *self.channels(), *self.in_flight())
@@ -126,10 +130,13 @@ class _Step:
         """A of the sums of one stage, over one of its ranks."""
         rows = max(passage.rows[place] for passage in self.passages)
         weights = max(passage.weights[place] for passage in self.passages) if self.splits else None
-        device = self.plan.cluster.devices[self.plan.devices[self.ranks[place]]]
-        key = stage, device.host, device.kind.name, device.speed, rows, weights
+        rank = self.ranks[place]
+        device = self.plan.cluster.devices[self.plan.devices[rank]]
+        table = self.tables.stages[stage]
+        group = table.group(rank).index(rank), table.group(rank) if table.tensor > 1 else ()
+        key = stage, device.host, device.kind.name, device.speed, group, rows, weights
         if key not in self.exposed:
-            self.exposed[key] = exposed_seconds(self.times, self.sums, stage, self.ranks[place], rows, weights)
+            self.exposed[key] = exposed_seconds(self.times, self.sums, stage, rank, rows, weights)
         return self.exposed[key]
 
     def _sizes(self, place: int) -> list[tuple[Passage, Paths]]:
@@ -213,25 +220,27 @@ class _Step:
                     for channel, seconds in x.hops:
                         items[channel ^ 1].append(Item(made, passage.count * seconds, left))
         for found in self.sums:
-            released = max(self._earliest_sum(stage) for stage in found.stages)
+            released = max(self._earliest_sum(stage, found.ranks) for stage in found.stages)
             for channel, seconds in found.hops:
                 items[channel].append(Item(released, seconds, 0.0))
         for channel, crossing in items.items():
             yield Bound(serial_bound(crossing), "channel", " to ".join(self.plan.cluster.channel_ends(channel)))
 
-    def _earliest_sum(self, stage: int) -> float:
-        """When the first of a stage's sums can begin."""
+    def _earliest_sum(self, stage: int, ranks: Sequence[int]) -> float:
+        """When the first of a stage's sums over these ranks can begin."""
         if self.overlap == "full":
             return 0.0
         longest = 0.0
         if self.overlap == "backward":
             longest = max(p.backward[q] + p.weights[q] for p in self.passages for q in self.places[stage])
-        return max(self._last_backward(stage) - longest, 0.0)
+        return max(self._last_backward(stage, ranks) - longest, 0.0)
 
-    def _last_backward(self, stage: int) -> float:
-        """When the last backward of a stage can be over on all its ranks."""
+    def _last_backward(self, stage: int, ranks: Sequence[int]) -> float:
+        """When the last backward of a stage can be over on all these of its ranks."""
         ends = [
-            serial_bound([item._replace(tail=0.0) for item in self.computations[place]]) for place in self.places[stage]
+            serial_bound([item._replace(tail=0.0) for item in self.computations[place]])
+            for place in self.places[stage]
+            if self.ranks[place] in ranks
         ]
         if self._in_step(stage):
             ends.append(serial_bound([item._replace(tail=0.0) for item in self._together(stage)]))
@@ -246,7 +255,8 @@ class _Step:
                 continue
             device = self.plan.cluster.devices[self.plan.devices[rank]]
             saved = min(
-                self.times.costs.saved_bytes(device.kind.name, table.start, table.end, p.rows[place]) for p, _ in sizes
+                self.times.costs_of(stage).saved_bytes(device.kind.name, table.start, table.end, p.rows[place])
+                for p, _ in sizes
             )
             at_once = max(room[rank] // saved, 1) if saved else math.inf
             trips = sum(

@@ -6,6 +6,7 @@ from collections import defaultdict
 from plait.cost import Costs
 from plait.graph import Graph
 from plait.plan import Plan
+from plait.program.buckets import part_of
 
 
 def room_for_activations(plan: Plan, graph: Graph, costs: Costs) -> list[int]:
@@ -14,8 +15,10 @@ def room_for_activations(plan: Plan, graph: Graph, costs: Costs) -> list[int]:
     held, trained = [0] * len(starts), [0] * len(starts)
     for parameter in graph.parameters:
         for stage in {bisect_right(starts, atom) - 1 for atom in parameter.atoms}:
-            held[stage] += parameter.num_bytes
-            trained[stage] += parameter.num_bytes if parameter.trainable else 0
+            # The last device of a tensor group has the smallest parts, so no device has more room than said here.
+            part = part_of(parameter, plan.stages[stage], plan.stages[stage].tensor - 1)
+            held[stage] += part.num_bytes
+            trained[stage] += part.num_bytes if parameter.trainable else 0
     stages_of: defaultdict[int, list[int]] = defaultdict(list)
     for index, stage_plan in enumerate(plan.stages):
         for number in stage_plan.devices:

@@ -23,9 +23,10 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True)
 class Sum:
-    """All the sums of one stage's buckets, or of a tied parameter over the stages that hold it."""
+    """All the sums of one stage's buckets, or of a tied parameter over the stages that hold it, over the same ranks."""
 
     stages: tuple[int, ...]
+    ranks: tuple[int, ...]
     seconds: float
     hops: tuple[tuple[int, float], ...]  # channels, and how long each is busy
     due: tuple[Due, ...]  # from the first buckets on to all
@@ -39,18 +40,18 @@ def gradient_sums(graph: Graph, times: Times) -> tuple[Sum, ...]:
     """
     atoms = {parameter.name: parameter.atoms for parameter in graph.parameters}
     starts = [stage.start for stage in times.program.stages]
-    groups: defaultdict[tuple[int, ...], list[Bucket]] = defaultdict(list)
+    groups: defaultdict[tuple[tuple[int, ...], tuple[int, ...]], list[Bucket]] = defaultdict(list)
     for bucket in times.program.buckets:
         if len(bucket.ranks) > 1:
             holders = {bisect_right(starts, atom) - 1 for atom in atoms[bucket.parameters[0]]}
-            groups[tuple(sorted(holders))].append(bucket)
+            groups[tuple(sorted(holders)), bucket.ranks].append(bucket)
     sums = []
-    for stages, group in groups.items():
+    for (stages, ranks), group in groups.items():
         needed = sorted(group, key=lambda bucket: bucket.readers)
         every = -(-len(needed) // _MOST_LOOKED_AT)
         counts = range(len(needed) % every or every, len(needed) + 1, every)
         due = tuple(_due(times, needed[:count]) for count in counts)
-        sums.append(Sum(stages, due[-1].seconds, due[-1].hops, due))
+        sums.append(Sum(stages, ranks, due[-1].seconds, due[-1].hops, due))
     return tuple(sums)
 
 
