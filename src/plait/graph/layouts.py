@@ -42,20 +42,21 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
     Tensors with holes or overlaps count as in their own order, which is what a copy of them has.
     """
     sizes, strides = tensor.shape, tensor.stride()
-    order = sorted(range(tensor.dim()), key=lambda dim: _for_many_rows(strides[dim]), reverse=True)
+    order = sorted(range(tensor.dim()), key=lambda dim: for_many_rows(strides[dim]), reverse=True)
     expected = 1
     for dim in reversed(order):
-        if _for_many_rows(sizes[dim]) != 1 and _for_many_rows(strides[dim]) != expected:
+        if for_many_rows(sizes[dim]) != 1 and for_many_rows(strides[dim]) != expected:
             return ()
-        expected *= _for_many_rows(sizes[dim])
+        expected *= for_many_rows(sizes[dim])
     return () if order == list(range(tensor.dim())) else tuple(order)
 
 
-_ROWS = 1009  # larger than usual strides, and prime, so that sizes in terms of the rows compare as they do for any rows
+ROWS = 1009  # larger than usual strides, and prime, so that sizes in terms of the rows compare as they do for any rows
 
 
-def _for_many_rows(size: int | torch.SymInt) -> int:
+def for_many_rows(size: int | torch.SymInt) -> int:
+    """A size as a plain number, for sizes to be compared that may grow with the rows."""
     if not isinstance(size, torch.SymInt):
         return size
     expression = size.node.expr
-    return int(expression.subs(dict.fromkeys(expression.free_symbols, _ROWS)))
+    return int(expression.subs(dict.fromkeys(expression.free_symbols, ROWS)))

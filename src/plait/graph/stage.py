@@ -6,30 +6,28 @@ can run anywhere and its backward is `torch.autograd.backward(outputs, gradients
 the gradients of weights off.
 """
 
-from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from plait.graph.aliases import alias_sets, is_training_batch_norm, mutated_inputs
+from plait.graph.aliases import alias_sets, mutated_inputs
 from plait.graph.build import Model, parameter_name
-from plait.graph.capture.sizes import ROWS
 from plait.graph.cut import StageCut
-from plait.graph.deferred import WeightGradients, deferrable
+from plait.graph.deferred import WeightGradients
 from plait.graph.devices import move_graph
 from plait.graph.mixing import CROSS_ENTROPIES, MEAN
 from plait.graph.normalise import RANDOMNESS
 from plait.graph.randomness import Randomness, operator_of
 from plait.graph.rows import argument
-from plait.graph.synced import batch_norm_over_replicas, count_targets, cross_entropy_over_replicas
+from plait.graph.sharding.layout import Split
+from plait.graph.sharding.propagate import Stretch, propagate
+from plait.graph.sharding.writer import TENSOR_GROUP, SharedWriter, TensorShare, take_own_parts
+from plait.graph.synced import count_targets
 from plait.graph.watch import Watch, about_to_read, made
-
-REPLICAS = "replicas"
-ROW_SHARE = "row_share"
-WEIGHT_GRADIENTS = "weight_gradients"
-WATCH = "watch"
+from plait.graph.writer import REPLICAS, WATCH, WEIGHT_GRADIENTS, Writer, node_named
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,8 @@ class StageCode:
 
     `count_targets(rows, *inputs)` gives the target totals of a whole micro-batch; both it and the last
     arguments exist only where the stage's rows are split over replicas. A backward leaves what it puts off in
-    `weight_gradients`. `watch` is told of moments inside the forward, where the code is watched.
+    `weight_gradients`. `watch` is told of moments inside the forward, where the code is watched. Of the tensors in
+    `parts` the module has this device's part, once `take_parts` has been called.
     """
 
     cut: StageCut
@@ -49,6 +48,7 @@ class StageCode:
     split_rows: bool
     weight_gradients: WeightGradients
     watch: Watch | None
+    parts: Mapping[str, Split] = field(default_factory=dict)
 
     @property
     def modules(self) -> tuple[fx.GraphModule, ...]:
@@ -71,15 +71,16 @@ def build_stage(
     replicas: Any = None,
     split_backward: bool = False,
     watched: bool = False,
+    share: TensorShare | None = None,
 ) -> StageCode:
-    """The code of `cut`.
+    """The code of `cut`, or one device's share of it.
 
     With `split_rows`, operations that mix rows go over `replicas`. With `split_backward`, the gradients of weights are
     put off as far as `graph.deferred` knows how. With `watched`, the code tells of moments inside it.
     """
     # In the order of the model's code, whatever that of the atoms: gradients are then added up in the same order too.
     nodes = sorted(node for atom in model.atom_nodes[cut.start : cut.end] for node in atom)
-    writer = _Writer(model, cut)
+    writer = Writer(model, cut) if share is None else _shared_writer(model, cut, share)
     totals = _target_totals(nodes) if split_rows else []
     writer.declare(nodes, totals)
     moments = _Moments(model, cut, nodes) if watched else None
@@ -89,13 +90,15 @@ def build_stage(
         call = writer.over_replicas(node) if split_rows else None
         writer.write(node, call or (writer.with_weights_later(node) if split_backward else None))
         for made_node in moments.made.get(node, ()) if moments is not None else ():
-            writer.tell(made, made_node.name, writer.new[made_node])
-    outputs = [writer.new[_node_named(model, value.name)] for value in cut.sends]
+            writer.tell(made, made_node.name, writer.whole(made_node))
+    outputs = [writer.whole(node_named(model, value.name)) for value in cut.sends]
     if cut.has_loss:
-        outputs.append(writer.new[_loss_node(model)])
+        outputs.append(writer.whole(_loss_node(model)))
     writer.graph.output(tuple(outputs))
     randomness, weight_gradients, watch = Randomness(), WeightGradients(), Watch()
     extra = {RANDOMNESS: randomness, REPLICAS: replicas, WEIGHT_GRADIENTS: weight_gradients, WATCH: watch}
+    if share is not None:
+        extra[TENSOR_GROUP] = share.group
     return StageCode(
         cut=cut,
         module=writer.module(extra),
@@ -105,7 +108,13 @@ def build_stage(
         split_rows=split_rows,
         weight_gradients=weight_gradients,
         watch=watch if watched else None,
+        parts=writer.parts,
     )
+
+
+def _shared_writer(model: Model, cut: StageCut, share: TensorShare) -> SharedWriter:
+    found = propagate(Stretch.of(model, cut.start, cut.end), share.split, share.group.degree)
+    return SharedWriter(model, cut, found, share)
 
 
 class _Moments:
@@ -130,120 +139,7 @@ class _Moments:
         for value in cut.sends:
             if value.producer + 1 < cut.end:
                 last = max(model.atom_nodes[value.producer], key=place.__getitem__)
-                self.made.setdefault(last, []).append(_node_named(model, value.name))
-
-
-class _Writer:
-    """Copies nodes of the captured graph into a new one, reading what they need from its inputs."""
-
-    def __init__(self, model: Model, cut: StageCut) -> None:
-        self.model = model
-        self.cut = cut
-        self.graph = fx.Graph()
-        self.new: dict[fx.Node, fx.Node] = {}
-        self.inputs: list[str] = []
-        self.totals: dict[fx.Node, fx.Node] = {}
-        # What a step may leave out altogether is counted by autograd's own hooks, so its gradients come from autograd.
-        self.deferrable = {p.name for p in cut.parameters if p.trainable and not p.may_be_skipped}
-
-    def declare(self, nodes: Iterable[fx.Node], totals: list[fx.Node]) -> None:
-        """Placeholders, parameters and the free nodes that `nodes` need, in that order."""
-        needed = self._needed(source for node in nodes for source in node.all_input_nodes)
-        self._declare_inputs(needed)
-        for value in self.cut.receives:
-            self.new[_node_named(self.model, value.name)] = self.graph.placeholder(value.name)
-        if totals:
-            self.new_row_share = self.graph.placeholder(ROW_SHARE)
-            self.totals = {node: self.graph.placeholder(f"total_{node.name}") for node in totals}
-        self._declare_constants(needed)
-
-    def declare_counter(self, nodes: Iterable[fx.Node], counted: Iterable[fx.Node]) -> None:
-        """The inputs that `nodes` need, as in `declare`, and of the rest only what `counted` need."""
-        self._declare_inputs(self._needed(source for node in nodes for source in node.all_input_nodes))
-        self._declare_constants(self._needed(counted))
-
-    def _declare_inputs(self, needed: Set[fx.Node]) -> None:
-        placeholders = self.model.captured.module.graph.find_nodes(op="placeholder")
-        rows = next(node for node in placeholders if node.target == ROWS)
-        self.new[rows] = self.graph.placeholder(ROWS)
-        for node in placeholders:
-            if node is not rows and node in needed:
-                self.new[node] = self.graph.placeholder(node.name)
-                self.inputs.append(node.name)
-
-    def _declare_constants(self, needed: Set[fx.Node]) -> None:
-        everything = self.model.captured.module.graph.nodes
-        for node in everything:
-            if node.op == "get_attr" and node in needed:
-                self.new[node] = self.graph.get_attr(parameter_name(self.model.captured, node))
-        for node in everything:
-            if node in self.model.free and node in needed:
-                self.write(node)
-
-    def _needed(self, sources: Iterable[fx.Node]) -> set[fx.Node]:
-        """`sources`, and what those of them that are free are computed from."""
-        needed: set[fx.Node] = set()
-        pending = list(sources)
-        while pending:
-            node = pending.pop()
-            if node not in needed:
-                needed.add(node)
-                if node in self.model.free:
-                    # whoever writes into it (a mask filled in place) comes with it
-                    pending += [*node.all_input_nodes, *self.model.free_writers.get(node, ())]
-        return needed
-
-    def write(self, node: fx.Node, call: tuple[Any, tuple[Any, ...]] | None = None) -> None:
-        if call is None:
-            self.new[node] = self.graph.node_copy(node, lambda n: self.new[n])
-        else:
-            function, args = call
-            mapped = fx.map_arg(args, lambda n: self.new.get(n, n))
-            self.new[node] = self.graph.call_function(function, mapped)
-
-    def tell(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Writes a call that tells the watch of a moment."""
-        self.graph.call_function(function, (self.graph.create_node("get_attr", WATCH), *arguments))
-
-    def with_weights_later(self, node: fx.Node) -> tuple[Any, tuple[Any, ...]] | None:
-        """The call that computes a node and puts the gradients of its weights off, where there is one."""
-        found = deferrable(node, lambda source: parameter_name(self.model.captured, source) in self.deferrable)
-        if found is None:
-            return None
-        return found.function, (self.graph.create_node("get_attr", WEIGHT_GRADIENTS), *found.arguments)
-
-    def over_replicas(self, node: fx.Node) -> tuple[Any, tuple[Any, ...]] | None:
-        """The call that computes a row-mixing node over split rows, None for any other node."""
-        if is_training_batch_norm(node):
-            x, weight, bias, mean, variance, _, momentum, eps = node.args[:8]
-            exchange = self.graph.create_node("get_attr", REPLICAS)
-            return batch_norm_over_replicas, (exchange, x, weight, bias, mean, variance, momentum, eps)
-        if node in self.totals:
-            function = operator_of(node)
-            assert function is not None
-            return cross_entropy_over_replicas, (
-                self.totals[node],
-                self.new_row_share,
-                function._opname.startswith("nll"),
-                node.args[0],
-                node.args[1],
-                argument(node, "weight"),
-                argument(node, "ignore_index"),
-                argument(node, "label_smoothing") or 0.0,
-            )
-        return None
-
-    def module(self, extra: dict[str, Any]) -> fx.GraphModule:
-        source = self.model.captured.module
-        attributes: dict[str, Any] = {}
-        for node, copy in self.new.items():
-            if node.op == "get_attr" and node.target != RANDOMNESS:
-                attributes[str(copy.target)] = _attribute(source, str(node.target))
-        attributes |= {name: value for name, value in extra.items() if self._reads(name)}
-        return fx.GraphModule(attributes, self.graph, class_name=f"Stage{self.cut.index}")
-
-    def _reads(self, name: str) -> bool:
-        return any(node.op == "get_attr" and node.target == name for node in self.graph.nodes)
+                self.made.setdefault(last, []).append(node_named(model, value.name))
 
 
 def written_buffers(model: Model, cut: StageCut) -> frozenset[str]:
@@ -259,13 +155,6 @@ def written_buffers(model: Model, cut: StageCut) -> frozenset[str]:
     )
 
 
-def _attribute(module: nn.Module, target: str) -> Any:
-    holder: Any = module
-    for part in target.split("."):
-        holder = getattr(holder, part)
-    return holder
-
-
 def _target_totals(nodes: Iterable[fx.Node]) -> list[fx.Node]:
     return [
         node
@@ -279,7 +168,7 @@ def _target_totals(nodes: Iterable[fx.Node]) -> list[fx.Node]:
 def _counter(model: Model, cut: StageCut, nodes: list[fx.Node], totals: list[fx.Node]) -> fx.GraphModule:
     """A module from the same batch inputs to the number of counted targets of each cross-entropy."""
     arguments: list[Any] = [(node.args[1], argument(node, "weight"), argument(node, "ignore_index")) for node in totals]
-    writer = _Writer(model, cut)
+    writer = Writer(model, cut)
     writer.declare_counter(nodes, [a for three in arguments for a in three if isinstance(a, fx.Node)])
     counts = [
         writer.graph.call_function(count_targets, fx.map_arg(three, lambda n: writer.new[n])) for three in arguments
@@ -288,14 +177,16 @@ def _counter(model: Model, cut: StageCut, nodes: list[fx.Node], totals: list[fx.
     return writer.module({})
 
 
-def _node_named(model: Model, name: str) -> fx.Node:
-    return model.node_by_name[name]
-
-
 def _loss_node(model: Model) -> fx.Node:
     (output,) = model.captured.module.graph.find_nodes(op="output")
     (loss,) = output.all_input_nodes
     return loss
+
+
+def take_parts(code: StageCode, share: TensorShare) -> None:
+    """Keeps this device's parts of the stage's tensors, which the module has whole so far."""
+    for module in code.modules:
+        take_own_parts(module, code.parts, share.group)
 
 
 def place_stage(code: StageCode, device: torch.device) -> None:

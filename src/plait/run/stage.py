@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from plait.graph import Value
 from plait.graph.deferred import PutOff, run_deferred
-from plait.graph.stage import WEIGHT_GRADIENTS, StageCode
+from plait.graph.stage import StageCode
+from plait.graph.writer import WEIGHT_GRADIENTS
 from plait.plan.rows import Span
 from plait.run.backend import NOTHING, Calls, MicroBatch
 from plait.run.final import Countdown, told_of_each
