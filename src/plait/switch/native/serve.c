@@ -115,17 +115,22 @@ static void enqueue(struct server *server, const struct plait_reply *reply, cons
 
 static void act(struct server *server, const uint8_t *packet, size_t bytes) {
     static const struct in_addr any = {0};
-    struct plait_reply reply;
-    switch (plait_take(server->plane, packet, bytes, &reply)) {
+    struct plait_reply replies[2], *reply = replies;
+    enum plait_verdict verdict = plait_take(server->plane, packet, bytes, replies);
+    switch (verdict) {
     case PLAIT_EVERYONE:
-        for (unsigned worker = 0; worker < reply.job->count; worker++)
-            enqueue(server, &reply, &reply.job->workers[worker], reply.job->sources[worker]);
-        break;
-    case PLAIT_ANSWER:
-        enqueue(server, &reply, &reply.job->workers[reply.worker], reply.job->sources[reply.worker]);
+        for (unsigned worker = 0; worker < reply->job->count; worker++)
+            enqueue(server, reply, &reply->job->workers[worker], reply->job->sources[worker]);
         break;
     case PLAIT_UPWARD:
-        enqueue(server, &reply, &reply.job->parent.address, any);
+        enqueue(server, reply, &reply->job->parent.address, any);
+        break;
+    case PLAIT_FORWARD:
+        enqueue(server, reply, &reply->job->parent.address, any);
+        reply++;
+        /* fall through */
+    case PLAIT_ANSWER:
+        enqueue(server, reply, &reply->job->workers[reply->worker], reply->job->sources[reply->worker]);
         break;
     case PLAIT_DROP:
     case PLAIT_HELD:
