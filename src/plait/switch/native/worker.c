@@ -22,6 +22,7 @@
 #define SHORTEST_TIMEOUT 4e-3 /* less is noise of schedulers */
 #define LONGEST_TIMEOUT 0.25
 #define LONGEST_SLEEP 0.1
+#define LONGEST_PAUSE 2e-4
 
 struct lane {
     uint64_t item;
@@ -40,7 +41,7 @@ struct plait_worker {
     double silence, patience;
     struct lane *lanes;
     uint16_t *queue; /* lanes with something to send */
-    unsigned num_queued;
+    unsigned num_queued, num_outstanding;
     uint8_t *memory, *packets;
     size_t stride;
     uint64_t base; /* chunks of earlier tensors */
@@ -200,6 +201,7 @@ static void start(struct plait_worker *worker, uint64_t item, double time) {
     struct lane *lane = &worker->lanes[(worker->base + item) % worker->ticket.slots];
     lane->item = item;
     lane->outstanding = true;
+    worker->num_outstanding++;
     lane->tries = 0;
     lane->asks = false;
     lane->heard = time;
@@ -344,6 +346,7 @@ static enum plait_outcome take(struct plait_worker *worker, const struct plait_h
     if (lane->tries == 1 && lane->item > ticket->slots)
         measure(worker, time - lane->sent);
     lane->outstanding = false;
+    worker->num_outstanding--;
     worker->progress = time;
     finish_item(worker, lane->item, header, time);
     return PLAIT_PENDING;
@@ -427,6 +430,16 @@ static enum plait_outcome receive(struct plait_worker *worker, double time) {
     return PLAIT_PENDING;
 }
 
+/* To be woken for every packet costs more than to handle it. With half a window or more under way, a sixteenth of the
+ * round trip later there are several. */
+static void gather(const struct plait_worker *worker) {
+    double pause = worker->report.round_trip / 16;
+    if (2 * worker->num_outstanding < worker->ticket.slots || worker->num_outstanding < 8)
+        return;
+    struct timespec time = {0, (long)(1e9 * (pause < LONGEST_PAUSE ? pause : LONGEST_PAUSE))};
+    nanosleep(&time, NULL);
+}
+
 /* Goes on for about `seconds`; PENDING where there is more to do. */
 enum plait_outcome plait_worker_run(struct plait_worker *worker, double seconds) {
     double time = now(), until = time + seconds, next;
@@ -452,6 +465,7 @@ enum plait_outcome plait_worker_run(struct plait_worker *worker, double seconds)
         if (wait[1].revents)
             return PLAIT_ENDED;
         time = now();
+        gather(worker);
         if ((outcome = receive(worker, time)) != PLAIT_PENDING)
             return outcome;
     }
