@@ -13,7 +13,7 @@ from plait.switch.channel import Channel, Garbled, Message, call, greeting, is_s
 from plait.switch.datagrams import LARGEST_FRAME, elements_for, make_socket, packets_that_fit
 from plait.switch.errors import SwitchUnavailable
 from plait.switch.faults import Faults
-from plait.switch.jobs import Job, Member, Refused, Request, SlotRanges
+from plait.switch.jobs import MOST_LEAVES, Job, Member, Refused, Request, SlotRanges
 from plait.switch.plane import MOST_JOBS, Opening, Plane, Route, Upward
 
 _HANDSHAKE_SECONDS = 5.0
@@ -167,6 +167,10 @@ class Switch:
     def _start(self, job: Job) -> None:
         """All workers are there. Whatever forbids the job is told to all of them."""
         try:
+            if job.leaves > MOST_LEAVES:
+                raise Refused(
+                    f"{job.leaves} workers are more than {MOST_LEAVES}, whose sum 32 bits hold exactly enough"
+                )
             with self._lock:
                 # Every worker has a window under way at once, and the opening has two integers for each slot.
                 fitting = packets_that_fit(self._data, job.elements) // job.count

@@ -7,6 +7,10 @@ from plait.switch.channel import Channel
 from plait.switch.datagrams import MOST_SLOTS
 from plait.switch.plane import MOST_WORKERS, Route
 
+MOST_LEAVES = (
+    1023  # with more, the rounding of each is too much, and the counts of numbers that are not finite overflow
+)
+
 
 class Refused(Exception):
     """Why a worker may not join; told to it as it stands."""
@@ -35,8 +39,8 @@ class Request:
             raise Refused(f"a job has 1 to {MOST_WORKERS} workers at one switch, and {asked.count} were asked for")
         if not 0 <= asked.worker < asked.count:
             raise Refused(f"worker {asked.worker} is none of {asked.count}: they count from 0")
-        if not 1 <= asked.leaves <= 1 << 10:
-            raise Refused(f"{asked.leaves} workers below one switch are outside 1 to 1024")
+        if not 1 <= asked.leaves <= MOST_LEAVES:
+            raise Refused(f"{asked.leaves} workers below one switch are outside 1 to {MOST_LEAVES}")
         if asked.elements < 16 or not 0 < asked.port < 1 << 16:
             raise Refused(f"packets of {asked.elements} integers to port {asked.port} are none")
         if not 1 <= asked.slots <= MOST_SLOTS:

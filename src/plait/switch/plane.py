@@ -22,7 +22,7 @@ COUNTERS = (
     "sent",
     "unsent",
     "answered again",
-    "waits",
+    "asked",
     "forwarded",
     "lost on purpose",
     "bad length",

@@ -17,16 +17,20 @@
 
 #define BATCH 32
 #define SAMPLES 64
+#define ROUND_TRIPS 2.0       /* until the worker asks */
 #define FIRST_TIMEOUT 0.1     /* before anything has been measured */
 #define SHORTEST_TIMEOUT 4e-3 /* less is noise of schedulers */
 #define LONGEST_TIMEOUT 0.25
 #define LONGEST_SLEEP 0.1
+#define LONGEST_PAUSE 2e-4
 
 struct lane {
     uint64_t item;
-    double first, sent, heard;
-    unsigned tries;
-    bool outstanding, queued;
+    double sent, heard;
+    unsigned tries; /* of sending anything */
+    unsigned asked; /* the number of the last ASK whose answer still counts */
+    bool outstanding, queued, asks;
+    struct plait_header ask; /* what is sent where it `asks`, instead of the packet */
     struct plait_header *packet; /* followed by the integers */
     size_t bytes;
 };
@@ -37,7 +41,7 @@ struct plait_worker {
     double silence, patience;
     struct lane *lanes;
     uint16_t *queue; /* lanes with something to send */
-    unsigned num_queued;
+    unsigned num_queued, num_outstanding;
     uint8_t *memory, *packets;
     size_t stride;
     uint64_t base; /* chunks of earlier tensors */
@@ -174,12 +178,33 @@ static void enqueue(struct plait_worker *worker, struct lane *lane) {
     lane->queued = true;
 }
 
+/* [Note: asking] A packet that is late is not sent again, since it may only be late: that would make all others later.
+ * The worker asks. Answers do not overtake what was sent before them, so NEED and READY prove a loss, where packets keep
+ * their order, and cost little where they do not. Only then does a contribution go out, or a result come, again. */
+static void ask(struct plait_worker *worker, struct lane *lane, uint8_t kind) {
+    lane->ask = *lane->packet;
+    lane->ask.kind = kind;
+    lane->ask.length = 0;
+    lane->ask.size = ++lane->asked;
+    lane->asks = true;
+    enqueue(worker, lane);
+}
+
+static void send_again(struct plait_worker *worker, struct lane *lane) {
+    lane->asked++; /* answers to what was asked before no longer count */
+    lane->asks = false;
+    worker->report.retransmitted++;
+    enqueue(worker, lane);
+}
+
 static void start(struct plait_worker *worker, uint64_t item, double time) {
     struct lane *lane = &worker->lanes[(worker->base + item) % worker->ticket.slots];
     lane->item = item;
     lane->outstanding = true;
+    worker->num_outstanding++;
     lane->tries = 0;
-    lane->first = lane->heard = time;
+    lane->asks = false;
+    lane->heard = time;
     write_item(worker, lane);
     enqueue(worker, lane);
 }
@@ -216,9 +241,8 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* A packet waits for a whole window of others in turn, so with the window full a round trip is window / rate: the
- * time-out is four of them. Where packets are lost, most round trips are those of others' retransmissions and would
- * lift the time-out with every loss: the lower quartile is of those that went well. */
+/* With the window full a packet waits for a window of others in turn: a round trip is window / rate. Where packets are
+ * lost, many round trips are those of others' losses; the lower quartile is of those that went well. */
 static void measure(struct plait_worker *worker, double round_trip) {
     worker->samples[worker->num_samples++ % SAMPLES] = (float)round_trip;
     if (worker->num_samples % (SAMPLES / 4))
@@ -227,7 +251,7 @@ static void measure(struct plait_worker *worker, double round_trip) {
     unsigned n = worker->num_samples < SAMPLES ? worker->num_samples : SAMPLES;
     memcpy(sorted, worker->samples, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, ascending);
-    double timeout = 4.0 * sorted[n / 4];
+    double timeout = ROUND_TRIPS * sorted[n / 4];
     worker->report.round_trip = sorted[n / 4];
     worker->timeout = timeout < SHORTEST_TIMEOUT ? SHORTEST_TIMEOUT : timeout;
 }
@@ -275,6 +299,32 @@ static void finish_item(struct plait_worker *worker, uint64_t item, const struct
         start_specials(worker, time);
 }
 
+/* An answer about a chunk that is outstanding. */
+static enum plait_outcome hear(struct plait_worker *worker, struct lane *lane, const struct plait_header *header,
+                               double time) {
+    bool counts = header->size == lane->asked && lane->asked;
+    if (header->length != 2)
+        return PLAIT_PENDING;
+    lane->heard = time;
+    memcpy(&worker->report.here, header + 1, sizeof worker->report.here);
+    switch (header->kind) {
+    case PLAIT_DIFFERS:
+        return PLAIT_SIZES;
+    case PLAIT_GONE:
+        return PLAIT_LEFT;
+    case PLAIT_NEED:
+        if (counts)
+            send_again(worker, lane);
+        return PLAIT_PENDING;
+    case PLAIT_READY:
+        if (counts)
+            ask(worker, lane, PLAIT_GIVE);
+        return PLAIT_PENDING;
+    default:
+        return PLAIT_PENDING;
+    }
+}
+
 /* PENDING, or what ends the sum. */
 static enum plait_outcome take(struct plait_worker *worker, const struct plait_header *header, size_t bytes,
                                double time) {
@@ -287,19 +337,16 @@ static enum plait_outcome take(struct plait_worker *worker, const struct plait_h
         worker->report.ignored++; /* a result that came twice, or something that is not ours */
         return PLAIT_PENDING;
     }
-    if (header->kind == PLAIT_WAIT || header->kind == PLAIT_GONE || header->kind == PLAIT_DIFFERS) {
-        lane->heard = time;
-        if (header->length == 2)
-            memcpy(&worker->report.here, header + 1, sizeof worker->report.here);
-        return header->kind == PLAIT_GONE ? PLAIT_LEFT : header->kind == PLAIT_DIFFERS ? PLAIT_SIZES : PLAIT_PENDING;
-    }
-    if (header->kind != PLAIT_RESULT || header->length != lane->packet->length) {
+    if (header->kind != PLAIT_RESULT)
+        return hear(worker, lane, header, time);
+    if (header->length != lane->packet->length) {
         worker->report.ignored++;
         return PLAIT_PENDING;
     }
-    if (lane->tries == 1 && lane->item > ticket->slots && !lane->queued)
+    if (lane->tries == 1 && lane->item > ticket->slots)
         measure(worker, time - lane->sent);
     lane->outstanding = false;
+    worker->num_outstanding--;
     worker->progress = time;
     finish_item(worker, lane->item, header, time);
     return PLAIT_PENDING;
@@ -312,7 +359,8 @@ static bool flush(struct plait_worker *worker, double time) {
         for (; taken < worker->num_queued && wanted < BATCH; taken++) {
             struct lane *lane = &worker->lanes[worker->queue[taken]];
             if (lane->outstanding) /* else its result came while it waited to be sent again */
-                worker->sending[wanted++] = (struct iovec){lane->packet, lane->bytes};
+                worker->sending[wanted++] = lane->asks ? (struct iovec){&lane->ask, sizeof lane->ask}
+                                                       : (struct iovec){lane->packet, lane->bytes};
         }
         int sent = wanted ? sendmmsg(worker->socket, worker->outgoing, wanted, MSG_DONTWAIT) : 0;
         if (sent < 0 && (errno == ECONNREFUSED || errno == EINTR))
@@ -329,7 +377,7 @@ static bool flush(struct plait_worker *worker, double time) {
             if (i < taken && lane->outstanding && passed < (unsigned)sent) {
                 passed++;
                 lane->sent = time;
-                worker->report.retransmitted += lane->tries++ > 0;
+                lane->tries++;
             } else if (i >= taken || lane->outstanding) {
                 worker->queue[left++] = worker->queue[i];
                 continue;
@@ -350,7 +398,7 @@ static double deadline_of(const struct plait_worker *worker, const struct lane *
     return lane->sent + (wait < longest ? wait : longest);
 }
 
-/* Sends again what is overdue; `*next` becomes the time to look again. */
+/* Asks about what is overdue; `*next` becomes the time to look again. */
 static enum plait_outcome check_times(struct plait_worker *worker, double time, double *next) {
     *next = time + LONGEST_SLEEP;
     for (unsigned i = 0; i < worker->ticket.slots; i++) {
@@ -363,7 +411,7 @@ static enum plait_outcome check_times(struct plait_worker *worker, double time, 
             continue;
         double deadline = deadline_of(worker, lane);
         if (deadline <= time)
-            enqueue(worker, lane);
+            ask(worker, lane, PLAIT_ASK);
         else if (deadline < *next)
             *next = deadline;
     }
@@ -380,6 +428,16 @@ static enum plait_outcome receive(struct plait_worker *worker, double time) {
             return outcome;
     }
     return PLAIT_PENDING;
+}
+
+/* To be woken for every packet costs more than to handle it. With half a window or more under way, a sixteenth of the
+ * round trip later there are several. */
+static void gather(const struct plait_worker *worker) {
+    double pause = worker->report.round_trip / 16;
+    if (2 * worker->num_outstanding < worker->ticket.slots || worker->num_outstanding < 8)
+        return;
+    struct timespec time = {0, (long)(1e9 * (pause < LONGEST_PAUSE ? pause : LONGEST_PAUSE))};
+    nanosleep(&time, NULL);
 }
 
 /* Goes on for about `seconds`; PENDING where there is more to do. */
@@ -407,6 +465,7 @@ enum plait_outcome plait_worker_run(struct plait_worker *worker, double seconds)
         if (wait[1].revents)
             return PLAIT_ENDED;
         time = now();
+        gather(worker);
         if ((outcome = receive(worker, time)) != PLAIT_PENDING)
             return outcome;
     }
