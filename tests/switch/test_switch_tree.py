@@ -10,8 +10,9 @@ from switch_help import KEY, joined, on_all
 from test_switch_faults import within
 from test_switch_sums import check, summands
 
-from plait.switch.daemon import Parent, Switch
+from plait.switch.daemon import Switch
 from plait.switch.faults import Faults
+from plait.switch.roster import Parent
 from plait.switch.worker import SwitchUnavailable, SwitchWorker
 
 RACKS = (2, 3)  # workers in each
