@@ -86,8 +86,7 @@ def find_plans(
     wishes = wishes or Wishes()
     check_wishes(wishes, cluster, batch_size)
     problem = Problem(graph, costs, cluster, batch_size, batch, wishes.micro_batches, wishes.overlap or "full")
-    rings_only = not cluster.aggregators
-    bound = cluster_bound(graph, costs, cluster, batch_size, rings_only=rings_only, overlap=problem.overlap)
+    bound = cluster_bound(graph, costs, cluster, batch_size, overlap=problem.overlap)
     search = _Search(problem, wishes, start, budget_seconds)
     found = search.run()
     return Answer(
