@@ -6,11 +6,13 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from small_case import JOB
 
+from plait.cluster import Aggregator
 from plait.emulate.commands import NAMESPACES, BedFailed
 from plait.emulate.leftovers import FOLDER, Note, Process, parse_note
 from plait.emulate.namespaces import Bed
@@ -19,6 +21,7 @@ from plait.emulate.topology import topology
 from plait.plan import save_plan
 from plait.program import Op
 from plait.run.launch import RunFailed
+from plait.switch import native
 
 INTERFACES = {path.name for path in Path("/sys/class/net").iterdir()}
 CROWDED = 0.15  # a shared machine may be busy; bench/fidelity.py has the figures
@@ -68,6 +71,19 @@ def test_replicas_sum_their_gradients_over_the_wires(machine, small, tmp_path: P
     assert abs(found.error) < 2 * CROWDED
     assert any(span.lane == "reduce" for span in found.emulated.spans)
     assert any(span.what.op is Op.STEP for span in found.emulated.spans)
+
+
+@pytest.mark.skipif(native.missing() is not None, reason=str(native.missing()))
+def test_a_switch_sums_gradients_on_their_way(machine, small, tmp_path: Path) -> None:
+    prepared = small.prepared
+    plan = small.plan(stages=1, replicas=(4,))
+    summing = replace(plan.cluster, aggregators=(Aggregator(plan.cluster.switches[0], 64, 8896, 0.98),))
+    plan = replace(plan, cluster=summing, sync="passing")
+    found = emulate(plan, prepared.graph, prepared.costs, tmp_path, num_steps=3, force=True)
+    assert abs(found.error) < 2 * CROWDED
+    logs = [path.read_text() for path in (tmp_path / "logs").iterdir()]
+    assert len(logs) == 4 and not any("goes over" in log for log in logs)
+    assert nothing_is_left()
 
 
 def test_a_bed_carries_packets_at_its_rates_and_runs_any_program(machine, small) -> None:

@@ -1,13 +1,13 @@
 """Random graphs, plans for them and programs of those: plain data, no model behind it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from hypothesis import strategies as st
 from lanes import random_lanes
 
-from plait.cluster import Cluster, Device, DeviceKind, Host, Link
-from plait.cost import SYNCHRONISATIONS, AtomCost, Costs, OptimizerCost
+from plait.cluster import Aggregator, Cluster, Device, DeviceKind, Host, Link
+from plait.cost import SYNCHRONISATIONS, WITHOUT_A_SWITCH, AtomCost, Costs, OptimizerCost
 from plait.graph import Atom, Graph, Parameter, RowMixer, Value
 from plait.graph.sharding import Collective, Sharding
 from plait.plan import OVERLAPS, Plan, StagePlan, validate
@@ -81,7 +81,10 @@ def plans(draw: st.DrawFn, graph: Graph, *, plain: bool) -> Plan:
     replicas = [draw(st.integers(1, 4)) for _ in set(placement)]
     tensor = draw(_tensor_groups(graph, edges, placement))
     sizes = [count * tensor[place] for place, count in enumerate(replicas)]
+    sync = draw(st.sampled_from(sorted(SYNCHRONISATIONS)))
     cluster = star(sum(sizes), draw(st.sampled_from([None, None, 2])))
+    if sync not in WITHOUT_A_SWITCH:
+        cluster = replace(cluster, aggregators=(Aggregator("switch", 8, 100, 0.9),))
     devices = draw(st.permutations(range(sum(sizes))))
     held = []
     for place, size in enumerate(sizes):
@@ -107,7 +110,7 @@ def plans(draw: st.DrawFn, graph: Graph, *, plain: bool) -> Plan:
             for stage, place in enumerate(placement)
         ),
         lanes=() if plain else draw(_lanes(placement, micro_batches)),
-        sync=draw(st.sampled_from(sorted(SYNCHRONISATIONS))),
+        sync=sync,
         overlap=draw(st.sampled_from(OVERLAPS)),
         bucket_bytes=draw(st.sampled_from([1, 300, 2**20])),
     )

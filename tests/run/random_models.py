@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lanes import random_lanes
 from torch import Tensor, nn
 
-from plait.cost import SYNCHRONISATIONS
+from plait.cost import WITHOUT_A_SWITCH
 from plait.plan import OVERLAPS
 
 WIDTH = 4
@@ -123,7 +123,7 @@ def plan_shapes(draw: Any, *, most_stages: int = 3) -> PlanShape:
         placement=placement,
         recompute=frozenset(draw(stages)),
         lanes=() if in_line and draw(st.booleans()) else lanes,
-        sync=draw(st.sampled_from(sorted(SYNCHRONISATIONS))),
+        sync=draw(st.sampled_from(sorted(WITHOUT_A_SWITCH))),
         overlap=draw(st.sampled_from(OVERLAPS)),
         cuts=tuple(draw(st.floats(0, 0.99)) for _ in placement[1:]),
         shares=tuple(tuple(draw(st.sampled_from([1.0, 1.0, 1.2])) for _ in range(n)) for n in layout),

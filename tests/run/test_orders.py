@@ -12,7 +12,7 @@ from test_exactness import JOBS, case_of
 from test_left_out import Dropped
 from torch import Tensor, nn
 
-from plait.cost import SYNCHRONISATIONS
+from plait.cost import WITHOUT_A_SWITCH
 from plait.plan import Plan
 from plait.program import Op
 
@@ -155,14 +155,14 @@ def test_a_module_in_one_piece_finds_its_buffers_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 1), (4,), (1, 1, 2)], ids=str)
-@pytest.mark.parametrize("sync", SYNCHRONISATIONS)
+@pytest.mark.parametrize("sync", WITHOUT_A_SWITCH)
 def test_every_way_to_sum_gradients_is_exact(sync: str, sizes: tuple[int, ...]) -> None:
     case = job_case(JOBS["gpt2"][0])
     plan = make_plan(case, (4,), 3, cluster=hosts(*sizes), sync=sync, bucket_bytes=4000)
     assert_trains_like_one_device(case, plan, clip_norm=0.1)
 
 
-@pytest.mark.parametrize("sync", SYNCHRONISATIONS)
+@pytest.mark.parametrize("sync", WITHOUT_A_SWITCH)
 def test_weights_tied_over_hosts_are_summed_any_way(sync: str) -> None:
     case = job_case(JOBS["gpt2"][0])
     assert_trains_like_one_device(case, make_plan(case, (2, 1, 2), 3, cluster=hosts(2, 3), sync=sync))

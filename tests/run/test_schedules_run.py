@@ -11,7 +11,7 @@ import pytest
 from comparison import GPT2, LIMIT, Case, fresh, job_case, make_plan, sgd, sizes
 from host_clusters import hosts
 
-from plait.cost import SYNCHRONISATIONS, AtomCost, Costs, OptimizerCost
+from plait.cost import WITHOUT_A_SWITCH, AtomCost, Costs, OptimizerCost
 from plait.plan import Plan, save_plan
 from plait.program import compile_program
 from plait.run import OneDevice
@@ -36,7 +36,7 @@ def case() -> Case:
 
 @pytest.fixture(scope="module")
 def plans(case: Case) -> dict[str, Plan]:
-    summed = {s: make_plan(case, (RANKS,), 3, cluster=hosts(3, 1), sync=s, bucket_bytes=9000) for s in SYNCHRONISATIONS}
+    summed = {s: make_plan(case, (RANKS,), 3, cluster=hosts(3, 1), sync=s, bucket_bytes=9000) for s in WITHOUT_A_SWITCH}
     return {**{name: plan_for(case, name) for name in RECIPES}, **summed}
 
 
@@ -58,7 +58,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, plans: dict[str, Plan]) -> Ca
     return found.__getitem__
 
 
-@pytest.mark.parametrize("name", [*RECIPES, *SYNCHRONISATIONS])
+@pytest.mark.parametrize("name", [*RECIPES, *WITHOUT_A_SWITCH])
 def test_a_run_has_the_losses_of_one_device(case: Case, plans: dict[str, Plan], runs: Any, name: str) -> None:
     one = OneDevice(fresh(case.model), sgd)
     expected = [one.step(batch, sizes(plans[name], batch)) for batch in case.batches]

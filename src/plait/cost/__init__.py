@@ -9,13 +9,14 @@ from plait.cost.links import ring_all_reduce_seconds, transfer_seconds
 from plait.cost.measure import measure_costs
 from plait.cost.memory import ALWAYS_HELD, NEVER_SAVED, AtomMemory, GradientMemory, MemoryProfile, ValueMemory
 from plait.cost.optimizer import OptimizerFactory, optimizer_cost
-from plait.cost.synchronisation import SYNCHRONISATIONS, check_synchronisation, sync_seconds
+from plait.cost.synchronisation import SYNCHRONISATIONS, WITHOUT_A_SWITCH, check_synchronisation, sync_seconds
 
 __all__ = [
     "ALWAYS_HELD",
     "NEVER_SAVED",
     "ROUNDS",
     "SYNCHRONISATIONS",
+    "WITHOUT_A_SWITCH",
     "AtomCost",
     "AtomMemory",
     "Costs",

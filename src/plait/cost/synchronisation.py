@@ -22,6 +22,7 @@ from plait.cost.transfers import Cost, around, busy_seconds, most_latency
 from plait.errors import PlaitError
 from plait.sync.chunks import CHUNK_BYTES
 from plait.sync.hosts import by_host
+from plait.sync.strategies import AT_SWITCH
 
 
 def sync_seconds(name: str, num_bytes: float, devices: Sequence[int], cluster: Cluster) -> Cost:
@@ -111,3 +112,4 @@ SYNCHRONISATIONS: dict[str, Callable[[float, Sequence[int], Cluster], Cost]] = {
     "in-network": _in_network,
     "passing": _passing,
 }
+WITHOUT_A_SWITCH = tuple(name for name in SYNCHRONISATIONS if name not in AT_SWITCH)  # those that work anywhere

@@ -19,15 +19,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from plait.cluster import Cluster
+from plait.cluster import Aggregator, Cluster
 from plait.cost import Costs
 from plait.cost.synchronisation import sync_seconds
-from plait.emulate.shaping import LARGEST_MTU, suitable_mtu
+from plait.emulate.shaping import ETHERNET, LARGEST_MTU, payload_share, suitable_mtu
 from plait.errors import PlaitError
 from plait.plan import Plan
 from plait.program import COMPUTE, Op, Program
 from plait.simulate import step_seconds
 from plait.simulate.times import Times
+from plait.switch.datagrams import elements_for
 
 COMPUTATION_SECONDS, SHORTEST_COMPUTATION = 0.02, 0.005
 ROUND_SECONDS = 0.01
@@ -143,7 +144,15 @@ def as_emulated(cluster: Cluster, dilation: Dilation, *, latency: float | None =
         )
         for link in cluster.links
     )
-    return replace(with_own_devices(cluster), links=links)
+    aggregators = tuple(_on_bed(aggregator, dilation) for aggregator in cluster.aggregators)
+    return replace(with_own_devices(cluster), links=links, aggregators=aggregators)
+
+
+def _on_bed(aggregator: Aggregator, dilation: Dilation) -> Aggregator:
+    """A switch that sums packets, with the packets of the bed."""
+    payload = 4 * elements_for(dilation.mtu)
+    share = payload / (dilation.mtu + ETHERNET) / payload_share(dilation.mtu)
+    return replace(aggregator, payload_bytes=round(payload * dilation.payload), efficiency=share)
 
 
 def with_own_devices(cluster: Cluster) -> Cluster:

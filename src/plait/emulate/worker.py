@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from plait.emulate.calibrate import calibrate
+from plait.emulate.dilation import shrunk
 from plait.emulate.namespaces import OFFICE_INTERFACE
 from plait.emulate.plain import PlainTask
 from plait.emulate.plain_rank import PlainRank
@@ -30,6 +31,7 @@ from plait.run.sums import Sums, groups_of_program
 from plait.run.transport import TorchTransport
 from plait.run.worker import TRACED_STEPS, Where, run_rank, tell_outcome
 from plait.simulate import Span
+from plait.sync.chunks import CHUNK_BYTES
 
 _CPU = torch.device("cpu")
 
@@ -40,7 +42,7 @@ def run_emulated_rank(task: Task) -> None:
 
 def _play(task: Task, control: ControlClient, where: Where) -> None:
     torch.set_num_threads(1)
-    program, sums = task.program(), Sums(task.sync, tuple(task.hosts))
+    program, sums = task.program(), Sums(task.sync, tuple(task.hosts), shrunk(CHUNK_BYTES, task.payload))
     dist.init_process_group("gloo", timeout=timedelta(seconds=task.timeout_seconds))
     transport = TorchTransport(groups_of_program(program, sums), device=_CPU, timeout_seconds=task.timeout_seconds)
     device = Device()

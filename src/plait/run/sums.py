@@ -12,6 +12,7 @@ from plait.plan import Plan
 from plait.program import Program
 from plait.run.transport import Pending, Transport
 from plait.sync import Synchronizer, strategy_of
+from plait.sync.chunks import CHUNK_BYTES
 from plait.sync.collectives import Group
 from plait.sync.hosts import Ranks, by_host
 from plait.sync.places import SwitchPlace
@@ -24,6 +25,7 @@ class Sums:
 
     name: str
     hosts: tuple[str, ...]
+    chunk_bytes: int = CHUNK_BYTES
     _synchronizers: dict[Ranks, Synchronizer] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -47,7 +49,9 @@ class Sums:
 
     def _strategy(self, ranks: Ranks) -> Strategy:
         hosts = by_host(ranks, lambda rank: self.hosts[rank])
-        return strategy_of(self.name, [tuple(host) for host in hosts], SwitchPlace.of_environment())
+        return strategy_of(
+            self.name, [tuple(host) for host in hosts], SwitchPlace.of_environment(), chunk_bytes=self.chunk_bytes
+        )
 
 
 def groups_of_program(program: Program, sums: Sums) -> list[Group]:

@@ -85,17 +85,9 @@ def find_plans(
     check_wishes(wishes, cluster, batch_size)
     problem = Problem(graph, costs, cluster, batch_size, batch, wishes.micro_batches, wishes.overlap or "full")
     _check_known(wishes, problem)
-    # Where all stages are of single devices, or all sums of rings, bounds are higher.
+    # Where all stages are of single devices, bounds are higher.
     shared = bool(whole_chain(graph, costs)) and wishes.tensor != 1
-    bound = cluster_bound(
-        graph,
-        costs,
-        cluster,
-        batch_size,
-        rings_only=not cluster.aggregators,
-        overlap=problem.overlap,
-        shared_layers=shared,
-    )
+    bound = cluster_bound(graph, costs, cluster, batch_size, overlap=problem.overlap, shared_layers=shared)
     search = _Search(problem, wishes, start, budget_seconds)
     found = search.run()
     return Answer(

@@ -101,11 +101,12 @@ class Aggregated:
             )
         attempt = _Attempt(self._begun)
         self._begun += 1
-        work = torch.empty(tensor.numel(), dtype=torch.float32)
-        copies = chunks_of(work, self._chunk_bytes)
+        is_plain = tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+        copy = torch.empty(tensor.numel(), dtype=torch.float32)
+        copies = chunks_of(copy, self._chunk_bytes)
         found: list[Chunk] = [(partial(self._take_turn, attempt), *[_nothing] * 3)]
         for copied, given in zip(copies, tensor.tensor_split(len(copies)), strict=True):
-            inside = InHost(collectives, self.hosts, copied)
+            inside = InHost(collectives, self.hosts, given if is_plain else copied)
             found.append(
                 (
                     partial(self._sum_up, attempt, inside, copied, given),
@@ -114,7 +115,8 @@ class Aggregated:
                     _nothing,
                 )
             )
-        return [*found, (*[_nothing] * 3, partial(self._agree, attempt, collectives, tensor, work))]
+        end = partial(self._agree, attempt, collectives, tensor, copy, is_plain)
+        return [*found, (*[_nothing] * 3, end)]
 
     def _take_turn(self, attempt: _Attempt) -> None:
         if not self._room.acquire(timeout=self._wait_seconds):
@@ -141,16 +143,17 @@ class Aggregated:
         if attempt.goes:
             inside.hand_down()
 
-    def _agree(self, attempt: _Attempt, collectives: Collectives, tensor: Tensor, work: Tensor) -> None:
-        """See [Note: agreement]."""
+    def _agree(self, attempt: _Attempt, collectives: Collectives, tensor: Tensor, copy: Tensor, is_plain: bool) -> None:
+        """See [Note: agreement]. A plain tensor was summed in place, another one in its copy."""
         try:
             if attempt.goes:
                 failures = torch.tensor([1.0 if attempt.why_not else 0.0])
                 collectives.all_reduce(failures, self._agreement[1], self._agreement[0]).wait()
                 has_failed = bool(failures.item())
                 self.turns.outcome(attempt.number, failed=has_failed)
+                if has_failed == is_plain:
+                    tensor.copy_(copy)
                 if not has_failed:
-                    tensor.copy_(work)
                     return
                 why = attempt.why_not or "not all ranks got it from the switch"
                 _LOG.warning(

@@ -9,7 +9,7 @@ from plait.switch import native
 from plait.switch.worker import SwitchWorker
 from plait.sync.aggregated import Contributor
 
-ADDRESS_VARIABLE, KEY_VARIABLE = "PLAIT_SWITCH", "PLAIT_SWITCH_KEY"
+ADDRESS_VARIABLE, KEY_VARIABLE = "PLAIT_SWITCH", "PLAIT_JOB_KEY"
 OTHERS_SECONDS, SILENCE_SECONDS = 30.0, 5.0
 
 
@@ -40,7 +40,7 @@ class SwitchPlace:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "SwitchPlace | None":
-        """As PLAIT_SWITCH (HOST:PORT) and PLAIT_SWITCH_KEY say; the job is that of the ranks' rendezvous."""
+        """As PLAIT_SWITCH (HOST:PORT) and PLAIT_JOB_KEY say; the job is that of the ranks' rendezvous."""
         address = environment.get(ADDRESS_VARIABLE)
         if not address:
             return None

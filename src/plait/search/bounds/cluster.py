@@ -10,7 +10,8 @@ without overlap; what holds with overlap comes below. A plan
     its last backward: T >= max over a of min over r of t(a) / (rate of the best r) + sum(n(a), r) (`_by_atom`). For
     r devices on k hosts at least, sum(n, r) >= max(2 (k-1)/k n / u_k, 2 (g-1)/g n / b_r), g = ceil(r / k), u_k the
     k-th best link that leaves a host, b_r the r-th best of a device: neither a flat nor a hierarchical ring takes
-    less. Other ways of summing may: without `rings_only` both factors are 1, which no exact sum can beat;
+    less. Other ways of summing may: without `rings_only`, or where a switch sums packets, both factors are 1, which no
+    exact sum can beat;
 (c) has one stage, and is (b) with all atoms in it (`_one_stage`), or more than one stage; then
 (d) of the groups X of devices (each device; each host) one does at least its part of the work, w >= W rate(X) / R,
     and T >= w / rate(X). Either it does everything, which its memory must hold: T >= W / rate(X). Or each direction
@@ -76,6 +77,7 @@ def cluster_bound(
     `split_backwards`.
     """
     works = [step_work(costs, cluster, batch_size, prices) for prices in some_prices(costs, cluster, batch_size)]
+    rings_only = rings_only and not cluster.aggregators
     cases = [_Case(graph, costs, cluster, batch_size, work, rings_only, overlap, shared_layers) for work in works]
     anyhow = strongest(*(case.bound() for case in cases))
     if interleaved or overlap != "off" or shared_layers:
