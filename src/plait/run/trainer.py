@@ -190,9 +190,9 @@ class Trainer:
         self._programs: dict[int, Program] = {}
         self._clip = clip_norm is not None
         program = self.program(plan.batch_size)
-        own = program.ranks[self.rank]
-        split = {ins.stage for ins in own if ins.op is Op.W}
-        watched = {ins.stage for ins in own if ins.inside}
+        # The same on all ranks of a stage, so that those of a tensor group exchange in one order.
+        split = {ins.stage for rank in program.ranks for ins in rank if ins.op is Op.W}
+        watched = {ins.stage for rank in program.ranks for ins in rank if ins.inside}
         self._tables = {i: program.stages[i] for i in program.stages_of_rank(self.rank)}
         self._groups = {i: TensorExchange(transport, table.group(self.rank)) for i, table in self._tables.items()}
         codes = {i: self._stage_code(model, i, split_backward=i in split, watched=i in watched) for i in self._tables}
@@ -215,7 +215,7 @@ class Trainer:
                 self._parameters,
                 optimizer,
                 skippable,
-                apart=not split,
+                apart=split.isdisjoint(self._tables),
                 counted=self._parts.counted(bucket.parameters, self._place),
             )
             for bucket in program.buckets
