@@ -108,7 +108,7 @@ def _run(
     for code in codes:
         _own_tensors(code)
         if group is not None:
-            take_parts(code, TensorShare(split, group))
+            take_parts(code, group)
     rows, inputs = batch_rows(batch), named_inputs(model.captured, batch)
     made: dict[str, Tensor] = {}
     leaves: list[tuple[StageCode, dict[str, Tensor], tuple[Tensor, ...]]] = []

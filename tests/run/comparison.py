@@ -5,7 +5,7 @@ rank of every test gets a copy.
 """
 
 import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
@@ -110,15 +110,21 @@ def make_plan(
     boundaries: Sequence[int] | None = None,
     placement: Sequence[int] | None = None,
     recompute: Collection[int] = (),
+    tensor: Sequence[int] | None = None,
+    splits: Sequence[Mapping[str, int]] | None = None,
     cluster: Cluster | None = None,
     **options: Any,
 ) -> Plan:
-    """`layout` has the replicas at each position, `placement` each stage's position (one stage at each, in order)."""
+    """`layout` has the replicas at each position, `placement` each stage's position (one stage at each, in order).
+
+    `tensor` has the devices of each replica at each position, and `splits` what each stage splits over them.
+    """
     graph, atoms = case.model.graph, len(case.model.graph.atoms)
     places = list(range(len(layout))) if placement is None else placement
     inner = boundaries if boundaries is not None else [atoms * i // len(places) for i in range(1, len(places))]
     edges = [0, *inner, atoms]
-    first = list(accumulate(layout, initial=0))
+    degrees = tensor or (1,) * len(layout)
+    first = list(accumulate((r * d for r, d in zip(layout, degrees, strict=True)), initial=0))
     stages = [
         StagePlan(
             edges[index],
@@ -126,13 +132,15 @@ def make_plan(
             tuple(range(first[place], first[place + 1])),
             tuple(shares[place]) if shares else (1.0,) * layout[place],
             recompute=index in recompute,
+            tensor=degrees[place],
+            split=splits[index] if splits else {},
         )
         for index, place in enumerate(places)
     ]
     return Plan(
         graph.name,
         graph.fingerprint,
-        cluster or local_cluster(sum(layout)),
+        cluster or local_cluster(first[-1]),
         batch_rows(case.batches[0]),
         micro_batches,
         schedule,
@@ -161,22 +169,23 @@ def train_on_threads(
     """Trains on all batches; every rank must report the same losses, and holders of a tensor the same numbers."""
     models = [fresh(case.model) for _ in range(plan.num_ranks)]
 
-    def work(transport: ThreadTransport) -> tuple[list[float], Trainer]:
+    def work(transport: ThreadTransport) -> tuple[list[float], Trainer, dict[str, Tensor], dict[str, Tensor]]:
         trainer = Trainer(models[transport.rank], plan, transport, optimizer=optimizer, clip_norm=clip_norm)
-        return [trainer.step(batch) for batch in batches or case.batches], trainer
+        losses = [trainer.step(batch) for batch in batches or case.batches]
+        return losses, trainer, trainer.gradients(), trainer.state()
 
     results = on_threads(plan.num_ranks, work)
     losses = results[0][0]
     gradients: dict[str, Tensor] = {}
     state: dict[str, Tensor] = {}
-    for own, trainer in results:
+    for own, _, own_gradients, own_state in results:
         assert own == losses, "ranks disagree about the loss"
-        for found, into in ((trainer.gradients(), gradients), (trainer.state(), state)):
+        for found, into in ((own_gradients, gradients), (own_state, state)):
             for name, tensor in found.items():
                 if name in into:
                     assert torch.equal(into[name], tensor), f"holders of {name} disagree"
                 into[name] = tensor.detach().clone()
-    return Outcome(losses, gradients, state), [trainer for _, trainer in results]
+    return Outcome(losses, gradients, state), [result[1] for result in results]
 
 
 def sizes(plan: Plan, batch: Any) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from plait.graph.mixing import CROSS_ENTROPIES, MEAN
 from plait.graph.normalise import RANDOMNESS
 from plait.graph.randomness import Randomness, operator_of
 from plait.graph.rows import argument
+from plait.graph.sharding.collectives import TensorGroup
 from plait.graph.sharding.layout import Split
 from plait.graph.sharding.propagate import Stretch, propagate
 from plait.graph.sharding.writer import TENSOR_GROUP, SharedWriter, TensorShare, take_own_parts
@@ -183,10 +184,10 @@ def _loss_node(model: Model) -> fx.Node:
     return loss
 
 
-def take_parts(code: StageCode, share: TensorShare) -> None:
+def take_parts(code: StageCode, group: TensorGroup) -> None:
     """Keeps this device's parts of the stage's tensors, which the module has whole so far."""
     for module in code.modules:
-        take_own_parts(module, code.parts, share.group)
+        take_own_parts(module, code.parts, group)
 
 
 def place_stage(code: StageCode, device: torch.device) -> None:

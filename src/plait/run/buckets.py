@@ -20,6 +20,8 @@ class GradientBucket:
     Gradients of one rank alone are `apart` where that is allowed: as in a plain loop, what the first micro-batch adds
     becomes the parameter's gradient rather than being added to zeros, which is less to do where weights are large for
     the batch. Backwards in halves want the zeros: they add products to them without making the product first.
+
+    Of parameters that several ranks of a tensor group have whole, one counts in norms: `counted` are those that do here.
     """
 
     def __init__(
@@ -30,9 +32,11 @@ class GradientBucket:
         skippable: Set[str] = frozenset(),
         *,
         apart: bool = False,
+        counted: Set[str] | None = None,
     ) -> None:
         self.bucket = bucket
         self.parameters = {name: parameters[name] for name in bucket.parameters}
+        self._counted = set(bucket.parameters) if counted is None else counted
         self.apart = apart and len(bucket.ranks) == 1
         self.optimizer = optimizer(list(self.parameters.values()))
         self.scheduler: torch.optim.lr_scheduler.LRScheduler | None = None  # goes on with each step of this bucket
@@ -78,7 +82,11 @@ class GradientBucket:
         return [name for name, count in self._counts.items() if count == 0]
 
     def squared_norm(self) -> Tensor:
-        norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in self._gradients()]
+        gradients = self._gradients()
+        if self._counted != self.parameters.keys():
+            held = [parameter.grad for name, parameter in self.parameters.items() if name in self._counted]
+            gradients = [gradient for gradient in held if gradient is not None]
+        norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients]
         return torch.stack(norms).square().sum() if norms else torch.zeros((), dtype=torch.float64)
 
     def scale(self, factor: float) -> None:

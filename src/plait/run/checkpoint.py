@@ -19,8 +19,10 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 
 from plait.errors import PlaitError
+from plait.run.tensor import Parts
 
 VERSION = 1
+WHOLE = Parts()  # of a rank that has no parts of tensors
 
 
 def save_checkpoint(
@@ -30,8 +32,9 @@ def save_checkpoint(
     optimizers: Mapping[str, torch.optim.Optimizer],
     parameters: Mapping[str, nn.Parameter],
     step: int,
+    parts: Parts = WHOLE,
 ) -> None:
-    """Every rank gives what it holds; equal names on several ranks are written once."""
+    """Every rank gives what it holds, `tensors` whole; equal names on several ranks are written once."""
     path = Path(path)
     check_replaceable(path)
     partial = path.with_name(path.name + ".partial")
@@ -40,7 +43,7 @@ def save_checkpoint(
         partial.mkdir(parents=True)
     _barrier()
     _write(partial / "model", {n: t.detach().cpu().contiguous() for n, t in tensors.items()})
-    _write(partial / "optimizer", _optimizer_tensors(optimizers, parameters))
+    _write(partial / "optimizer", _optimizer_tensors(optimizers, parameters, parts))
     if _first_rank():
         (partial / "plait.json").write_text(
             json.dumps({"format": "plait-checkpoint", "version": VERSION, "step": step})
@@ -74,11 +77,13 @@ def load_checkpoint(
     tensors: Mapping[str, Tensor],
     optimizers: Mapping[str, torch.optim.Optimizer],
     parameters: Mapping[str, nn.Parameter],
+    parts: Parts = WHOLE,
 ) -> int:
     """Fills the tensors and optimiser states this rank holds; returns the step the checkpoint was taken at."""
     path = Path(path)
     step = checkpoint_step(path)
     found = _read(path / "model", dict.fromkeys(tensors))
+    found = {name: parts.own(name, whole) for name, whole in found.items()}
     for name, tensor in tensors.items():
         if found[name].shape != tensor.shape:
             raise PlaitError(
@@ -88,7 +93,7 @@ def load_checkpoint(
     with torch.no_grad():
         for name, tensor in tensors.items():
             tensor.copy_(found[name])
-    _restore_optimizers(path / "optimizer", optimizers, parameters)
+    _restore_optimizers(path / "optimizer", optimizers, parameters, parts)
     return step
 
 
@@ -146,7 +151,7 @@ def _read(folder: Path, names: dict[str, None] | None) -> dict[str, Tensor]:
 
 
 def _optimizer_tensors(
-    optimizers: Mapping[str, torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter]
+    optimizers: Mapping[str, torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter], parts: Parts
 ) -> dict[str, Tensor]:
     names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
     tensors = {}
@@ -154,13 +159,17 @@ def _optimizer_tensors(
         for parameter, state in optimizer.state.items():
             for key, value in state.items():
                 if value is not None:
-                    tensors[f"{names[parameter]}/{key}"] = torch.as_tensor(value).detach().cpu().contiguous()
+                    whole = parts.whole(names[parameter], torch.as_tensor(value).detach())
+                    tensors[f"{names[parameter]}/{key}"] = whole.cpu().contiguous()
     # Every rank must have something to write, and one that has no state still takes part.
     return tensors or {"plait/none": torch.zeros(1)}
 
 
 def _restore_optimizers(
-    folder: Path, optimizers: Mapping[str, torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter]
+    folder: Path,
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    parameters: Mapping[str, nn.Parameter],
+    parts: Parts,
 ) -> None:
     described = dcp.HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     wanted = [name for name in described if name.rpartition("/")[0] in parameters]
@@ -170,7 +179,7 @@ def _restore_optimizers(
         parameter_name, _, key = name.rpartition("/")
         parameter = parameters[parameter_name]
         if parameter in owner:
-            value = tensor if tensor.dim() == 0 else tensor.to(parameter.device)
+            value = tensor if tensor.dim() == 0 else parts.own(parameter_name, tensor).to(parameter.device)
             owner[parameter].state[parameter][key] = value
 
 

@@ -192,7 +192,7 @@ class _Step:
         when_made = in_order(self._calls(ins, [what for what in inside if what.op is Op.SEND]))
         self.begun = self.clock.now()
         stage.forward(micro, self._micro_batch(ins), before_use, when_made)
-        if micro.loss is not None:
+        if micro.loss is not None and self.program.stages[ins.stage].group(self.rank)[0] == self.rank:
             self.losses.append(micro.loss.detach().double() * (ins.rows / self.program.batch_rows))
         self._computed(ins, when_made)
 

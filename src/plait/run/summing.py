@@ -73,7 +73,10 @@ class Summing:
 def groups_of_program(program: Program, summing: Summing) -> list[tuple[str, Ranks]]:
     """The process groups of a program's gradient sums and of its replicas that exchange statistics."""
     groups = [group for bucket in program.buckets for group in summing.groups(bucket.ranks)]
-    return groups + [("exchange", stage.ranks) for stage in program.stages if stage.coupled]
+    coupled = [stage for stage in program.stages if stage.coupled]
+    return groups + [
+        ("exchange", stage.ranks[place :: stage.tensor]) for stage in coupled for place in range(stage.tensor)
+    ]
 
 
 def _hierarchical(transport: Transport, tensor: Tensor, ranks: Ranks, hosts: Sequence[Ranks]) -> Sequence[Round]:

@@ -15,8 +15,9 @@ from torch import Tensor, fx
 
 from plait.cost import OptimizerFactory
 from plait.errors import PlaitError
-from plait.graph import Graph, Loss, Model, batch_rows, build_graph
-from plait.graph.stage import StageCode, build_stage, place_stage, written_buffers
+from plait.graph import Loss, Model, batch_rows, build_graph
+from plait.graph.sharding.writer import TensorShare
+from plait.graph.stage import StageCode, build_stage, place_stage, take_parts, written_buffers
 from plait.heap import keep_freed_memory
 from plait.plan import Plan, check_has_model, load_plan, save_plan, validate
 from plait.plan.batches import example
@@ -30,6 +31,7 @@ from plait.run.executor import Executor, StepResult
 from plait.run.materialise import ModelSource, Origin, construct, origin_of
 from plait.run.stage import StageRun
 from plait.run.summing import Summing, groups_of_program
+from plait.run.tensor import Parts, TensorExchange, check_parts, holders, same_place, tensor_groups
 from plait.run.transport import ReplicaExchange, TorchTransport, Transport
 from plait.simulate import Cause, exposed_seconds
 
@@ -155,17 +157,9 @@ def _backend(device: torch.device) -> str:
 
 def groups_of(plan: Plan, model: Model) -> list[tuple[str, tuple[int, ...]]]:
     """Every set of ranks that sums or exchanges something, the same list on every rank."""
-    groups = [("gradients", ranks) for ranks in holders(plan, model.graph).values()]
-    return groups + groups_of_program(compile_program(plan, model.graph), Summing.of(plan))
-
-
-def holders(plan: Plan, graph: Graph) -> dict[str, tuple[int, ...]]:
-    """The ranks that hold each parameter and buffer."""
-    found: dict[str, set[int]] = {}
-    for index, part in enumerate(plan.cut(graph)):
-        for parameter in part.parameters:
-            found.setdefault(parameter.name, set()).update(plan.stage_ranks(index))
-    return {name: tuple(sorted(ranks)) for name, ranks in found.items()}
+    program = compile_program(plan, model.graph)
+    groups = [("gradients", ranks) for _, ranks in holders(plan, model.graph)]
+    return groups + groups_of_program(program, Summing.of(plan)) + tensor_groups(program)
 
 
 class Trainer:
@@ -196,17 +190,18 @@ class Trainer:
         self._programs: dict[int, Program] = {}
         self._clip = clip_norm is not None
         program = self.program(plan.batch_size)
-        own = program.ranks[self.rank]
-        split = {ins.stage for ins in own if ins.op is Op.W}
-        watched = {ins.stage for ins in own if ins.inside}
-        codes = {
-            i: self._stage_code(model, i, split_backward=i in split, watched=i in watched)
-            for i in program.stages_of_rank(self.rank)
-        }
+        # The same on all ranks of a stage, so that those of a tensor group exchange in one order.
+        split = {ins.stage for rank in program.ranks for ins in rank if ins.op is Op.W}
+        watched = {ins.stage for rank in program.ranks for ins in rank if ins.inside}
+        self._tables = {i: program.stages[i] for i in program.stages_of_rank(self.rank)}
+        self._groups = {i: TensorExchange(transport, table.group(self.rank)) for i, table in self._tables.items()}
+        codes = {i: self._stage_code(model, i, split_backward=i in split, watched=i in watched) for i in self._tables}
+        self._parts = Parts.of(codes, self._groups)
         self._unused = self._unused_tensors(model) if self.rank == 0 else {}
         if origin is not None:
             self._unused = origin.fill([m for code in codes.values() for m in code.modules], self._unused)
-        for code in codes.values():
+        for index, code in codes.items():
+            take_parts(code, self._groups[index])
             place_stage(code, self.device)
         own_buckets = {b.name: b.parameters for b in program.buckets if self.rank in b.ranks}
         self.stages = {index: self._stage_run(model, index, code, own_buckets) for index, code in codes.items()}
@@ -215,7 +210,14 @@ class Trainer:
         self._equalise()
         skippable = {p.name for p in model.graph.parameters if p.may_be_skipped}
         self.buckets = {
-            bucket.name: GradientBucket(bucket, self._parameters, optimizer, skippable, apart=not split)
+            bucket.name: GradientBucket(
+                bucket,
+                self._parameters,
+                optimizer,
+                skippable,
+                apart=split.isdisjoint(self._tables),
+                counted=self._parts.counted(bucket.parameters, self._place),
+            )
             for bucket in program.buckets
             if self.rank in bucket.ranks
         }
@@ -271,16 +273,25 @@ class Trainer:
         exposed = {f"exposed_{cause}": waited.get(cause, 0.0) for cause in _METRICS}
         return {"loss": self.last.loss, **lanes, **exposed, **extra}
 
+    @property
+    def _place(self) -> int:
+        """This rank's place in its tensor group, the same for all its stages."""
+        return next(iter(self._groups.values())).index
+
     def state(self) -> dict[str, Tensor]:
-        """Parameters and buffers of this rank, by original name."""
+        """Parameters and buffers of this rank's stages, by original name and whole.
+
+        Where the stages' layers are shared by tensor groups, all ranks call this together.
+        """
         self.finish()
-        return {**self._parameters, **self._buffers, **self._unused}
+        held = {**self._parameters, **self._buffers, **self._unused}
+        return {name: self._parts.whole(name, tensor) for name, tensor in held.items()}
 
     def gradients(self) -> dict[str, Tensor]:
-        """Gradients of the last step on this rank, by original name."""
+        """Gradients of the last step of this rank's stages, as `state` has their parameters."""
         self.finish()
         return {
-            name: parameter.grad
+            name: self._parts.whole(name, parameter.grad)
             for bucket in self.buckets.values()
             for name, parameter in bucket.parameters.items()
             if parameter.grad is not None and name not in bucket.left_out()
@@ -295,6 +306,7 @@ class Trainer:
             optimizers={name: bucket.optimizer for name, bucket in self.buckets.items()},
             parameters=self._parameters,
             step=self.steps,
+            parts=self._parts,
         )
 
     def load(self, path: Path | str) -> None:
@@ -302,9 +314,10 @@ class Trainer:
         self.finish()
         self.steps = load_checkpoint(
             path,
-            tensors=self.state(),
+            tensors={**self._parameters, **self._buffers, **self._unused},
             optimizers={name: bucket.optimizer for name, bucket in self.buckets.items()},
             parameters=self._parameters,
+            parts=self._parts,
         )
         self._schedulers = self._start_schedulers()
         with warnings.catch_warnings():
@@ -329,15 +342,18 @@ class Trainer:
         return [bucket.scheduler for bucket in self.buckets.values() if bucket.scheduler is not None]
 
     def _stage_code(self, model: Model, index: int, *, split_backward: bool, watched: bool) -> StageCode:
-        ranks = self.plan.stage_ranks(index)
-        return build_stage(
+        stage, table = self.plan.stages[index], self._tables[index]
+        code = build_stage(
             model,
             self.plan.cut(model.graph)[index],
-            split_rows=len(ranks) > 1,
-            replicas=ReplicaExchange(self._transport, ranks),
+            split_rows=stage.replicas > 1,
+            replicas=ReplicaExchange(self._transport, same_place(table, self.rank)),
             split_backward=split_backward,
             watched=watched,
+            share=TensorShare(stage.split, self._groups[index]) if stage.tensor > 1 else None,
         )
+        check_parts(code, stage.split)
+        return code
 
     def _stage_run(self, model: Model, index: int, code: StageCode, buckets: Mapping[str, Sequence[str]]) -> StageRun:
         recompute = self.plan.stages[index].recompute
@@ -356,6 +372,6 @@ class Trainer:
     def _equalise(self) -> None:
         """Holders of one tensor start from the same numbers, whatever each rank's model was built with."""
         own = {**self._parameters, **self._buffers}
-        for name, ranks in holders(self.plan, self._graph).items():
+        for name, ranks in holders(self.plan, self._graph):
             if self.rank in ranks:
                 self._transport.broadcast(own[name].data, ranks, ranks[0]).wait()
