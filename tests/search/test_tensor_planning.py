@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
-from toys import chain, hosts
+from toys import chain, hosts, problem
 
 from plait.cluster import Cluster
 from plait.cost import Costs
@@ -16,6 +16,7 @@ from plait.graph import Graph
 from plait.graph.sharding import Collective, Sharding
 from plait.plan import validate
 from plait.search import Answer, Problem, Wishes, evaluate, find_plans
+from plait.search.baselines.grid import grid, grid_options
 from plait.search.bounds import cluster_bound
 from plait.search.groups import Groups, TensorGroups, grouped, replicas_of
 from plait.search.layout import Layout
@@ -147,6 +148,24 @@ def test_no_plan_that_shares_layers_beats_the_bound_of_all(case):
 
 def _asked(problem: Problem) -> tuple[Graph, Costs, Cluster, int]:
     return problem.graph, problem.costs, problem.cluster, problem.batch_size
+
+
+def test_the_uniform_grid_has_a_tensor_parallel_side():
+    made = shared(chain([1.0] * 4, parameter=1000), 2, 4)
+    plan = grid(problem(hosts(4), made, 1))
+    assert [(stage.replicas, stage.tensor) for stage in plan.stages] == [(1, 4)]
+    dear = shared(chain([1.0] * 4, parameter=1000), 2, 4, exchanged=1e10)
+    assert {stage.tensor for stage in grid(problem(hosts(4), dear, 8)).stages} == {1}
+
+
+def test_what_the_uniform_grid_is_ranked_by_comes_close_to_what_the_simulator_says():
+    made = shared(chain([1.0] * 4, parameter=1000), 2, exchanged=1e7)
+    asked = replace(problem(hosts(4, 4), made, 8), overlap="off")
+    options = [o for o in grid_options(asked) if o.layout.tensor == 2 and o.schedule == "1f1b"]
+    assert {len(option.layout.groups) for option in options} == {1, 2, 3, 4}
+    for option in options:
+        step = evaluate(option.layout.plan(option.micro_batches, "1f1b"), asked.graph, asked.costs).step_seconds
+        assert option.seconds == approx(step, rel=0.25)
 
 
 def test_groups_of_different_sizes_are_different():
