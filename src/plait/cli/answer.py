@@ -165,7 +165,8 @@ def _stage_data(best: Candidate, graph: Graph, index: int) -> dict[str, Any]:
         "atoms": [atom.name for atom in graph.atoms[stage.start : stage.end]],
         "devices": [plan.cluster.devices[device].name for device in stage.devices],
         "data": stage.replicas,
-        "tensor": 1,
+        "tensor": stage.tensor,
+        "split": dict(stage.split),
         "recompute": stage.recompute,
         "peak_memory_bytes": max(best.memory[rank].peak for rank in plan.stage_ranks(index)),
     }

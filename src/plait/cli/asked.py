@@ -60,6 +60,7 @@ class Flags:
     budget: float | None = None
     pin: list[str] | None = None
     pins: Path | None = None
+    tensor: int | None = None
 
     def asked(self) -> Asked:
         wishes = Wishes(
@@ -72,6 +73,7 @@ class Flags:
             sync=_sync(self.sync),
             overlap=_overlap(self.overlap),
             bucket_bytes=None if self.bucket_size is None else parse_bytes(self.bucket_size, name="--bucket-size"),
+            tensor=self.tensor,
         )
         budget = DEFAULT_BUDGET if self.budget is None else self.budget
         if self.schedule is not None and self.schedule.lower().endswith(".csv"):

@@ -29,6 +29,12 @@ ReplicasOption = Annotated[
     str | None,
     typer.Option("--replicas", help="Devices per stage, one number each, as in 3,2.", rich_help_panel=_FIXED),
 ]
+TensorOption = Annotated[
+    int | None,
+    typer.Option(
+        "--tensor", min=1, metavar="N", help="Devices of a host that share each layer.", rich_help_panel=_FIXED
+    ),
+]
 MicroBatchesOption = Annotated[
     int | None, typer.Option("--micro-batches", min=1, help="Micro-batches per step.", rich_help_panel=_FIXED)
 ]

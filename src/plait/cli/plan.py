@@ -34,6 +34,7 @@ from plait.cli.options import (
     SeedOption,
     StagesOption,
     SyncOption,
+    TensorOption,
     checked_dtype,
 )
 from plait.cli.prepare import Prepared, capture_job, prepare
@@ -63,6 +64,7 @@ def command(
     ] = None,
     stages: StagesOption = None,
     replicas: ReplicasOption = None,
+    tensor: TensorOption = None,
     micro_batches: MicroBatchesOption = None,
     schedule: ScheduleOption = None,
     recompute: RecomputeOption = None,
@@ -131,7 +133,7 @@ def command(
     With --profile, the model of another tool's profile instead of JOB.
     """
     asked = Flags(
-        stages, replicas, micro_batches, schedule, recompute, sync, overlap, bucket_size, budget, pin, pins
+        stages, replicas, micro_batches, schedule, recompute, sync, overlap, bucket_size, budget, pin, pins, tensor
     ).asked()
     planners = compared(compare)
     if between is not None or explain not in (None, "plans"):

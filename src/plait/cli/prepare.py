@@ -16,7 +16,7 @@ from plait.graph import Graph, Model, build_graph
 from plait.jobs import Job, load_job
 from plait.plan import Plan
 from plait.plan.batches import describe
-from plait.search import Answer, Problem, Wishes, limits_of
+from plait.search import Answer, Problem, Wishes, judged_exactly, limits_of, with_shared_layers, with_stages_of
 from plait.search.wishes import check_wishes
 
 _EXAMPLE_ROWS = 8
@@ -42,7 +42,12 @@ class Prepared:
         return Problem(self.model.graph, self.costs, self.cluster, self.batch_size, describe(self.example))
 
     def plans(self, asked: Asked) -> Answer:
-        return asked.plans(self.problem)
+        answer = asked.plans(self.problem)
+        return replace(answer, candidates=judged_exactly(answer.candidates, self.model, self.problem))
+
+    def for_plan(self, plan: Plan) -> "Prepared":
+        """With what the stages of a plan exchange inside their tensor groups."""
+        return replace(self, costs=with_stages_of(self.costs, self.model, [plan]))
 
     def on(self, cluster: Cluster) -> "Prepared":
         """The same job costed for another cluster."""
@@ -103,7 +108,7 @@ def prepare(
     check_wishes(wishes, cluster, rows)
     limits_of(wishes.pins, model.graph)
     costs = estimate_costs(model, example, cluster, job.optimizer, largest_rows=micro_rows(rows, wishes.micro_batches))
-    return Prepared(job, model, cluster, costs, rows, example)
+    return Prepared(job, model, cluster, with_shared_layers(costs, model, cluster, rows, wishes), rows, example)
 
 
 def micro_rows(batch_size: int, micro_batches: int | None) -> int:
@@ -113,11 +118,12 @@ def micro_rows(batch_size: int, micro_batches: int | None) -> int:
 
 def prepare_plan(plan: Plan, job_name: str | None, *, dtype: str, seed: int) -> Prepared:
     """The job a plan was made for, captured again and costed for the plan's cluster."""
-    return prepare(
+    prepared = prepare(
         job_name or plan.model,
         plan.cluster,
         batch_size=plan.batch_size,
         dtype=dtype,
         seed=seed,
-        wishes=Wishes(micro_batches=plan.micro_batches),
+        wishes=Wishes(micro_batches=plan.micro_batches, tensor=1),
     )
+    return prepared.for_plan(plan) if plan.fingerprint == prepared.graph.fingerprint else prepared

@@ -27,6 +27,7 @@ from plait.cli.options import (
     SeedOption,
     StagesOption,
     SyncOption,
+    TensorOption,
     checked_dtype,
 )
 from plait.cli.outcome import compare_with_one_process, show_outcome, write_outcome
@@ -52,6 +53,7 @@ def command(
     batch: BatchOption = None,
     stages: StagesOption = None,
     replicas: ReplicasOption = None,
+    tensor: TensorOption = None,
     micro_batches: MicroBatchesOption = None,
     schedule: ScheduleOption = None,
     recompute: RecomputeOption = None,
@@ -103,7 +105,9 @@ def command(
         _as_rank(settings, plan)
         return
     console = Console()
-    flags = Flags(stages, replicas, micro_batches, schedule, recompute, sync, overlap, bucket_size, budget, pin, pins)
+    flags = Flags(
+        stages, replicas, micro_batches, schedule, recompute, sync, overlap, bucket_size, budget, pin, pins, tensor
+    )
     if load is not None:
         checkpoint_step(load)
     if save is not None:

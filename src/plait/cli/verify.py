@@ -32,6 +32,7 @@ from plait.cli.options import (
     SeedOption,
     StagesOption,
     SyncOption,
+    TensorOption,
     checked_dtype,
 )
 from plait.cli.outcome import largest_loss_difference
@@ -63,6 +64,7 @@ def command(
     batch: BatchOption = None,
     stages: StagesOption = None,
     replicas: ReplicasOption = None,
+    tensor: TensorOption = None,
     micro_batches: MicroBatchesOption = None,
     schedule: ScheduleOption = None,
     recompute: RecomputeOption = None,
@@ -83,7 +85,9 @@ def command(
     ] = None,
 ) -> None:
     """Run a plan and one device on the same batches; exit 0 if loss, gradients and weights agree, else 1."""
-    flags = Flags(stages, replicas, micro_batches, schedule, recompute, sync, overlap, bucket_size, budget, pin, pins)
+    flags = Flags(
+        stages, replicas, micro_batches, schedule, recompute, sync, overlap, bucket_size, budget, pin, pins, tensor
+    )
     found = _given(plan, batch, flags) if plan is not None else _planned(job, cluster, batch, flags, dtype, seed)
     if disturb is not None and not 0 <= disturb < found.num_ranks:
         raise PlaitError(f"--disturb-rank {disturb} does not exist: the plan has ranks 0 to {found.num_ranks - 1}.")

@@ -104,9 +104,14 @@ class Plan:
 
         `2x3x4` and `3x4+2`: the replicas, or those of one position, are groups of four devices that share each layer.
         """
-        stages = [self.stages[first] for first, *_ in self.positions]
-        grids = [f"{s.replicas}x{s.tensor}" if s.tensor > 1 else str(s.replicas) for s in stages]
+        grids = self.grids
         return f"{len(grids)}x{grids[0]}" if len(set(grids)) == 1 else "+".join(grids)
+
+    @property
+    def grids(self) -> list[str]:
+        """By position: replicas, or replicas x devices of each."""
+        stages = [self.stages[first] for first, *_ in self.positions]
+        return [f"{s.replicas}x{s.tensor}" if s.tensor > 1 else str(s.replicas) for s in stages]
 
 
 def even_stages(boundaries: Sequence[int], end: int, devices: Sequence[Sequence[int]]) -> tuple[StagePlan, ...]:

@@ -124,9 +124,11 @@ def ratio(other: float, own: float) -> str:
 
 
 def layout_words(plan: Plan) -> str:
-    """`2x1+3x2`: stages on one device each twice, then three times on two; `16 on 8x1`: two stages on every device."""
-    replicas = [plan.stages[first].replicas for first, *_ in plan.positions]
-    runs = "+".join(f"{len(list(run))}x{count}" for count, run in groupby(replicas))
+    """`2x1+3x2`: stages on one device each twice, then three times on two; `16 on 8x1`: two stages on every device.
+
+    `2x3x4`: twice on three groups of four devices that share each layer.
+    """
+    runs = "+".join(f"{len(list(run))}x{grid}" for grid, run in groupby(plan.grids))
     layout = min(runs, plan.layout(), key=len)
     return layout if len(plan.stages) == len(plan.positions) else f"{len(plan.stages)} on {layout}"
 

@@ -5,7 +5,8 @@ from functools import cached_property
 from typing import Any
 
 from plait.plan import Plan, StagePlan
-from plait.search.groups import Group, Groups
+from plait.search.groups import Group, Groups, tensor_of
+from plait.search.loads import whole_chain
 from plait.search.prm import Shape
 from plait.search.problem import Problem
 
@@ -44,7 +45,15 @@ class Layout:
     def plan(self, problem: Problem, groups: Groups, schedule: str, **choices: Any) -> Plan:
         edges = (0, *self.boundaries, len(problem.graph.atoms))
         stages = tuple(
-            StagePlan(edges[i], edges[i + 1], group, groups.shares(group), self.recompute[i])
+            StagePlan(
+                edges[i],
+                edges[i + 1],
+                tuple(group),
+                groups.shares(group),
+                self.recompute[i],
+                tensor=tensor_of(group),
+                split=split_of(problem, edges[i], edges[i + 1], tensor_of(group)),
+            )
             for i, group in enumerate(self.groups)
         )
         return Plan(
@@ -64,6 +73,15 @@ class Layout:
 
     def changed(self, **changes: Any) -> "Layout":
         return replace(self, **changes)
+
+
+def split_of(problem: Problem, start: int, end: int, tensor: int) -> dict[str, int]:
+    """Which parameters of a stage on tensor groups are split, along which dimension."""
+    if tensor == 1:
+        return {}
+    sharding = next(one for one in whole_chain(problem.graph, problem.costs) if one.degree == tensor)
+    own = {p.name for p in problem.graph.parameters if any(start <= atom < end for atom in p.atoms)}
+    return {name: dimension for name, dimension in sharding.split.items() if name in own}
 
 
 def layout_of(shape: Shape, micro_batches: int) -> Layout:

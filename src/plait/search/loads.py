@@ -5,14 +5,15 @@ has few, each where little crosses: the dynamic program is quadratic in them, an
 any atom afterwards.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.cost import Costs
-from plait.graph import Graph
+from plait.cost import ROUNDS, Costs, GroupLinks
+from plait.graph import Graph, Parameter
+from plait.graph.sharding import Sharding, split_sizes
 
 Array = NDArray[np.float64]
 
@@ -32,8 +33,31 @@ class KindLoads:
 
 
 @dataclass(frozen=True)
+class Exchanges:
+    """What the devices of a tensor group exchange up to each edge: messages and bytes of each of them."""
+
+    forward_messages: Array
+    forward_fixed: Array
+    forward_per_row: Array
+    backward_messages: Array
+    backward_fixed: Array
+    backward_per_row: Array
+
+    def forward(self, links: GroupLinks, rows: float) -> Array:
+        """Seconds of one micro-batch."""
+        moved = self.forward_fixed + self.forward_per_row * rows
+        seconds: Array = links.latency * self.forward_messages + links.seconds_per_byte * moved
+        return seconds
+
+    def backward(self, links: GroupLinks, rows: float) -> Array:
+        moved = self.backward_fixed + self.backward_per_row * rows
+        seconds: Array = links.latency * self.backward_messages + links.seconds_per_byte * moved
+        return seconds
+
+
+@dataclass(frozen=True)
 class Loads:
-    """Everything up to each edge, and what crosses it."""
+    """Everything up to each edge, and what crosses it. `tensor` has the same of a device of a tensor group, by size."""
 
     edges: NDArray[np.int64]
     kinds: dict[str, KindLoads]
@@ -45,25 +69,53 @@ class Loads:
     forward_fixed: Array
     backward_per_row: Array
     backward_fixed: Array
+    exchanges: Exchanges | None = None
+    tensor: "Mapping[int, Loads]" = field(default_factory=dict)
 
     @property
     def num_edges(self) -> int:
         return len(self.edges)
 
+    def on(self, degree: int) -> "Loads":
+        return self if degree == 1 else self.tensor[degree]
+
 
 def fine_loads(graph: Graph, costs: Costs) -> Loads:
     """An edge at every atom."""
+    alone = _loads(graph, costs, None)
+    return replace(alone, tensor={one.degree: _loads(graph, costs, one) for one in whole_chain(graph, costs)})
+
+
+def whole_chain(graph: Graph, costs: Costs) -> list[Sharding]:
+    """The ways in which devices may share all atoms, one for each number of devices."""
+    found = [one for one in costs.shardings if (one.start, one.end) == (0, len(graph.atoms))]
+    return list({one.degree: one for one in reversed(found)}.values())
+
+
+def part_bytes(parameter: Parameter, sharding: Sharding | None) -> int:
+    """Of a parameter, on the device of a tensor group that has most of it."""
+    dimension = sharding.split.get(parameter.name) if sharding is not None else None
+    if sharding is None or dimension is None:
+        return parameter.num_bytes
+    size = parameter.shape[dimension]
+    return parameter.num_bytes // size * split_sizes(size, sharding.degree)[0]
+
+
+def _loads(graph: Graph, costs: Costs, sharding: Sharding | None) -> Loads:
     num_atoms = len(graph.atoms)
     trained, held, tensors = (np.zeros(num_atoms) for _ in range(3))
     for parameter in graph.parameters:
-        held[parameter.atoms[0]] += parameter.num_bytes
+        size = part_bytes(parameter, sharding)
+        held[parameter.atoms[0]] += size
         if parameter.trainable:
-            trained[parameter.atoms[0]] += parameter.num_bytes
+            trained[parameter.atoms[0]] += size
             tensors[parameter.atoms[0]] += 1
     mixers = np.zeros(num_atoms)
     for mixer in graph.row_mixers:
         mixers[mixer.atom] += not mixer.remedy
     crossing = _crossing(graph)
+    if sharding is not None:
+        costs = costs.on_group(0, num_atoms, sharding.degree, sharding.split)
     return Loads(
         edges=np.arange(num_atoms + 1),
         kinds={kind: _kind_loads(costs, kind) for kind in costs.atoms},
@@ -75,7 +127,18 @@ def fine_loads(graph: Graph, costs: Costs) -> Loads:
         forward_fixed=crossing[1],
         backward_per_row=crossing[2],
         backward_fixed=crossing[3],
+        exchanges=None if sharding is None else _exchanges(sharding),
     )
+
+
+def _exchanges(sharding: Sharding) -> Exchanges:
+    columns = np.zeros((6, sharding.end))
+    for found in sharding.collectives:
+        messages = ROUNDS[found.kind] * (sharding.degree - 1)
+        part = messages / sharding.degree
+        first = 0 if found.phase == "forward" else 3
+        columns[first : first + 3, found.atom] += messages, part * found.fixed_bytes, part * found.bytes_per_row
+    return Exchanges(*map(_up_to, columns))
 
 
 def coarse_loads(fine: Loads, num_edges: int, forced: Collection[int] = (), barred: Collection[int] = ()) -> Loads:
@@ -98,8 +161,10 @@ def coarse_loads(fine: Loads, num_edges: int, forced: Collection[int] = (), barr
 def _at(fine: Loads, places: Sequence[int]) -> Loads:
     at = np.asarray(places)
     kinds = {name: KindLoads(*(field[at] for field in vars(kind).values())) for name, kind in fine.kinds.items()}
-    rest = {name: value[at] for name, value in vars(fine).items() if name not in ("kinds", "edges")}
-    return Loads(edges=fine.edges[at], kinds=kinds, **rest)
+    columns = {name: value[at] for name, value in vars(fine).items() if isinstance(value, np.ndarray)}
+    exchanges = fine.exchanges and Exchanges(*(field[at] for field in vars(fine.exchanges).values()))
+    tensor = {degree: _at(loads, places) for degree, loads in fine.tensor.items()}
+    return Loads(**columns, kinds=kinds, exchanges=exchanges, tensor=tensor)
 
 
 def _kind_loads(costs: Costs, kind: str) -> KindLoads:

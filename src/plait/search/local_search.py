@@ -1,16 +1,17 @@
 """Local search over layouts: small changes that the scorer likes, until none is left or time is up.
 
 Moves: a stage boundary, or several neighbouring ones, by 1, 2, 4, … atoms; a device from one stage to the next; two
-devices of two stages swapped; a stage's recomputation; twice or half the micro-batches. The first improvement is taken,
-and boundaries are tried first, being the cheapest and most often right.
+devices of two stages swapped; how many devices of a stage share each layer, in one stage or in all; a stage's
+recomputation; twice or half the micro-batches. The first improvement is taken, and boundaries are tried first, being
+the cheapest and most often right.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from plait.search.groups import Group
+from plait.search.groups import Group, tensor_of
 from plait.search.layout import Layout
 from plait.search.limits import Limits
 
@@ -27,6 +28,7 @@ class Freedom:
     recompute: bool = True
     micro_batches: bool = True
     free_devices: tuple[int, ...] = ()  # those a stage may take although none of a layout's has them
+    regrouped: Callable[[Group], Sequence[Group]] = lambda group: ()  # the same devices with others to a replica
 
 
 def improved(
@@ -57,6 +59,7 @@ def _neighbours(layout: Layout, may: Freedom) -> Iterator[Layout]:
     if may.devices:
         yield from _moved_devices(layout, may.free_devices)
         yield from _swapped_devices(layout)
+    yield from _regrouped(layout, may)
     if may.micro_batches:
         for factor in (2.0, 0.5):
             if layout.micro_batches * factor >= 1:
@@ -84,14 +87,28 @@ def _recomputing(layout: Layout) -> Iterator[Layout]:
         yield layout.changed(recompute=(*layout.recompute[:index], not flag, *layout.recompute[index + 1 :]))
 
 
+def _regrouped(layout: Layout, may: Freedom) -> Iterator[Layout]:
+    """In one stage, and in all."""
+    ways = [may.regrouped(group) for group in layout.groups]
+    for index, others in enumerate(ways):
+        for other in others:
+            yield _with_groups(layout, {index: other})
+    for tensor in sorted({tensor_of(other) for others in ways for other in others}) if layout.num_stages > 1 else ():
+        same = {
+            index: next((other for other in others if tensor_of(other) == tensor), layout.groups[index])
+            for index, others in enumerate(ways)
+        }
+        yield _with_groups(layout, same)
+
+
 def _moved_devices(layout: Layout, free: tuple[int, ...]) -> Iterator[Layout]:
     for index, group in enumerate(layout.groups):
         for other in (index - 1, index + 1):
-            if 0 <= other < layout.num_stages and len(group) > 1:
+            if 0 <= other < layout.num_stages and _single(group, layout.groups[other]) and len(group) > 1:
                 device = group[0] if other < index else group[-1]
                 yield _with_groups(layout, {index: _without(group, device), other: _with(layout.groups[other], device)})
         used = {device for g in layout.groups for device in g}
-        for device in free:
+        for device in free if _single(group) else ():
             if device not in used:
                 yield _with_groups(layout, {index: _with(group, device)})
 
@@ -99,12 +116,19 @@ def _moved_devices(layout: Layout, free: tuple[int, ...]) -> Iterator[Layout]:
 def _swapped_devices(layout: Layout) -> Iterator[Layout]:
     for index, group in enumerate(layout.groups):
         for other in range(index + 1, layout.num_stages):
+            if not _single(group, layout.groups[other]):
+                continue
             for a, b in ((group[-1], layout.groups[other][0]), (group[0], layout.groups[other][-1])):
                 changed = {
                     index: _with(_without(group, a), b),
                     other: _with(_without(layout.groups[other], b), a),
                 }
                 yield _with_groups(layout, changed)
+
+
+def _single(*groups: Group) -> bool:
+    """Are their replicas single devices?"""
+    return all(tensor_of(group) == 1 for group in groups)
 
 
 def _with_groups(layout: Layout, changed: dict[int, Group]) -> Layout:

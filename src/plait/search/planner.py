@@ -28,7 +28,7 @@ from plait.search.contradictions import check_stage_counts, limits_of
 from plait.search.groups import Groups
 from plait.search.judge import Candidate, DoesNotFit, Trial, evaluate, try_out
 from plait.search.layout import Layout
-from plait.search.loads import fine_loads
+from plait.search.loads import fine_loads, whole_chain
 from plait.search.local_search import Freedom, improved
 from plait.search.orders import FUSED, SPLIT, orders, promise
 from plait.search.problem import Problem
@@ -86,7 +86,10 @@ def find_plans(
     wishes = wishes or Wishes()
     check_wishes(wishes, cluster, batch_size)
     problem = Problem(graph, costs, cluster, batch_size, batch, wishes.micro_batches, wishes.overlap or "full")
-    bound = cluster_bound(graph, costs, cluster, batch_size, overlap=problem.overlap)
+    _check_known(wishes, problem)
+    # Where all stages are of single devices, bounds are higher.
+    shared = bool(whole_chain(graph, costs)) and wishes.tensor != 1
+    bound = cluster_bound(graph, costs, cluster, batch_size, overlap=problem.overlap, shared_layers=shared)
     search = _Search(problem, wishes, start, budget_seconds)
     found = search.run()
     return Answer(
@@ -155,12 +158,14 @@ class _Search:
         self.coarse = coarse_for(problem, self.loads, self.limits)
         self.groups = Groups(problem.cluster, problem.costs, wishes.sync or _usual_sum(problem), wishes.bucket_bytes)
         self.scorer = Scorer(problem, self.loads, self.groups, split=wishes.schedule in (None, SPLIT, *_SPLITTING))
+        degrees = (1, *self.loads.tensor) if wishes.tensor is None else ()
         self.may = Freedom(
             self.limits,
             devices=wishes.replicas is None,
             recompute=wishes.recompute is None,
             micro_batches=wishes.micro_batches is None,
             free_devices=tuple(range(len(problem.cluster.devices))) if len(problem.cluster.devices) <= 16 else (),
+            regrouped=lambda group: self.groups.regrouped(group, degrees),
         )
         self.reserved = 0.0
         self.classical: list[Layout] = []
@@ -344,6 +349,16 @@ class _Search:
         return (
             f"no plan was found for batch size {self.problem.batch_size} on {len(self.problem.cluster.devices)} "
             f"devices with {self.wishes}. Loosen a wish, or give the search more time with --budget."
+        )
+
+
+def _check_known(wishes: Wishes, problem: Problem) -> None:
+    known = {1, *(one.degree for one in whole_chain(problem.graph, problem.costs))}
+    if wishes.tensor not in (None, *known):
+        raise PlaitError(
+            f"{wishes.tensor} devices were asked for to share each layer, but of {problem.graph.name} it is not known "
+            f"how so many would: {', '.join(map(str, sorted(known)))} can be planned for. A profile never says; a job "
+            "is split over any number that divides the devices of a host."
         )
 
 

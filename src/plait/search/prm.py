@@ -1,6 +1,7 @@
 """Partition, replication, mapping (S3, PRM): stages of consecutive atoms on consecutive devices of an order.
 
-    V(k, a, i, r)   atoms a..L form k stages on devices i.. of the order, the first of them on r devices
+    V(k, a, i, r)   atoms a..L form k stages on devices i.. of the order, the first of them on r devices, for each
+                    number of devices to a replica (P_r) that divides r and keeps every replica on one host
                   = min over b, r' of  stage(a, b; i, r) (+) channel(b; i, r -> r') (+) V(k-1, b, i+r, r')
 
 once with (+) = max, which gives the least bottleneck W, and then, for a few thresholds t >= W, with (+) = + over
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plait.cost import Costs
-from plait.search.groups import Group, Groups, Member
+from plait.search.groups import Group, Groups, Member, grouped, num_replicas
 from plait.search.limits import Limits
 from plait.search.loads import Loads
 
@@ -60,7 +61,8 @@ class Asked:
     recompute: bool | None = None
     holds_all: bool = False  # a GPipe-like order holds every micro-batch at once
     num_stages: int | None = None  # must be given with `replicas` and where pins fix a stage's modules
-    replicas: tuple[int, ...] | None = None
+    replicas: tuple[int, ...] | None = None  # devices of each stage
+    tensor: tuple[int, ...] = (1,)  # devices a replica may have
 
 
 def shapes(
@@ -111,7 +113,15 @@ class _End(NamedTuple):
     estimate: float
     num_stages: int
     threshold: float
-    tables: dict[tuple[int, int], Array]
+    tables: "dict[_Start, Array]"
+
+
+class _Start(NamedTuple):
+    """Devices of a stage: the first block, how many blocks, and how many devices to a replica."""
+
+    block: int
+    blocks: int
+    tensor: int
 
 
 class _Program:
@@ -135,12 +145,19 @@ class _Program:
         self.stages = _Stages(loads, costs, groups, asked, limits)
         most = min(self.blocks, loads.num_edges - 1, MOST_STAGES)
         self.most_stages = min(most, asked.num_stages or most)
-        self.starts = [(i, r) for i in range(self.blocks) for r in self._replicas(i)]
-        self.group = {(i, r): tuple(order[i * grain : (i + r) * grain]) for i, r in self.starts}
+        places = ((i, r) for i in range(self.blocks) for r in self._blocks(i))
+        groups_by_start = {
+            _Start(i, r, tensor): grouped(order[i * grain : (i + r) * grain], tensor)
+            for i, r in places
+            for tensor in asked.tensor
+            if r * grain % tensor == 0 and r * grain // tensor <= asked.micro_rows
+        }
+        self.group = {start: group for start, group in groups_by_start.items() if groups.on_hosts(group)}
+        self.starts = list(self.group)
 
-    def _replicas(self, block: int) -> Iterator[int]:
+    def _blocks(self, block: int) -> Iterator[int]:
         for r in range(1, self.blocks - block + 1):
-            if r * self.grain > self.asked.micro_rows:
+            if r * self.grain > self.asked.micro_rows * max(self.asked.tensor):
                 return
             if self.asked.replicas is not None and r * self.grain not in self.asked.replicas:
                 continue
@@ -170,13 +187,13 @@ class _Program:
             found.setdefault((shape.boundaries, shape.groups), shape)
         return list(found.values())
 
-    def _ends(self, tables: dict[tuple[int, int], Array]) -> Array:
+    def _ends(self, tables: dict[_Start, Array]) -> Array:
         """Per number of stages, the least over where the first stage's devices begin."""
         return np.array([tables[start][1:, 0] for start in self.starts]).min(axis=0)
 
-    def _tables(self, threshold: float, combine: np.ufunc) -> dict[tuple[int, int], Array]:
+    def _tables(self, threshold: float, combine: np.ufunc) -> dict[_Start, Array]:
         """V by (i, r): [k, edge]."""
-        tables: dict[tuple[int, int], Array] = {}
+        tables: dict[_Start, Array] = {}
         for start in reversed(self.starts):
             stage = self.stages.within(self.group[start], self.most_stages, threshold)
             follow = self._follow(start, tables, threshold, combine)
@@ -184,14 +201,12 @@ class _Program:
             table[1:] = combine(stage, follow[:, None, :]).min(axis=2)
             if (replicas := self.asked.replicas) is not None:
                 for k in range(1, self.most_stages + 1):
-                    if replicas[-k] != start[1] * self.grain:
+                    if replicas[-k] != start.blocks * self.grain:
                         table[k] = np.inf
             tables[start] = table
         return tables
 
-    def _follow(
-        self, start: tuple[int, int], tables: dict[tuple[int, int], Array], threshold: float, combine: np.ufunc
-    ) -> Array:
+    def _follow(self, start: _Start, tables: dict[_Start, Array], threshold: float, combine: np.ufunc) -> Array:
         """[k, edge]: the least of all that may come behind a stage on `start` that ends at an edge, k stages of it."""
         follow = np.full((self.most_stages, self.loads.num_edges), np.inf)
         follow[0, -1] = 0.0
@@ -201,14 +216,14 @@ class _Program:
             np.minimum(follow[1:], after[1:], out=follow[1:])
         return follow
 
-    def _behind(self, start: tuple[int, int]) -> list[tuple[int, int]]:
-        return self._starting_at.get(start[0] + start[1], [])
+    def _behind(self, start: _Start) -> list[_Start]:
+        return self._starting_at.get(start.block + start.blocks, [])
 
     @cached_property
-    def _starting_at(self) -> dict[int, list[tuple[int, int]]]:
-        found: dict[int, list[tuple[int, int]]] = {}
+    def _starting_at(self) -> dict[int, list[_Start]]:
+        found: dict[int, list[_Start]] = {}
         for start in self.starts:
-            found.setdefault(start[0], []).append(start)
+            found.setdefault(start.block, []).append(start)
         return found
 
     def _trace(self, found: "_End") -> Shape:
@@ -255,12 +270,13 @@ class _Stages:
     def within(self, group: Group, most_stages: int, threshold: float) -> Array:
         """[k - 1, first edge, last edge]: seconds of the first of k stages; infinite where it may not be."""
         members = self.groups.members(group, self.asked.micro_rows)
-        summing = self.groups.summing(group) if len(group) > 1 else (0.0, 0.0)
-        key = (members, len(group) > 1, summing, most_stages, threshold)
+        replicas = num_replicas(group)
+        summing = self.groups.summing(group) if replicas > 1 else (0.0, 0.0)
+        key = (members, replicas > 1, summing, most_stages, threshold)
         if key not in self._within:
             if len(self._within) > 256:
                 self._within.clear()
-            times, after = self._fitting(members, most_stages, len(group)), self._after(members, summing)
+            times, after = self._fitting(members, most_stages, replicas), self._after(members, summing)
             load = times + after / self.asked.micro_batches
             self._within[key] = np.where(load <= threshold, load, np.inf)
         return self._within[key]
@@ -311,9 +327,13 @@ class _Stages:
         """Forward plus backward, and forward, on the slowest member."""
         both, forward = None, None
         for member in members:
-            kind = self.loads.kinds[member.kind]
+            loads = self.loads.on(member.tensor)
+            kind = loads.kinds[member.kind]
             there = (kind.forward_fixed + kind.forward_per_row * member.rows) / member.speed
             back = (kind.backward_fixed + kind.backward_per_row * member.rows) / member.speed
+            if loads.exchanges is not None:
+                there = there + loads.exchanges.forward(member.links, member.rows)
+                back = back + loads.exchanges.backward(member.links, member.rows)
             one, whole = there[None, :] - there[:, None], (there + back)[None, :] - (there + back)[:, None]
             both = whole if both is None else np.maximum(both, whole)
             forward = one if forward is None else np.maximum(forward, one)
@@ -331,7 +351,8 @@ class _Stages:
         return fits
 
     def _bytes(self, member: Member, held: int, recompute: bool) -> Array:
-        loads, kind = self.loads, self.loads.kinds[member.kind]
+        loads = self.loads.on(member.tensor)
+        kind = loads.kinds[member.kind]
         state = self.costs.optimizer[member.kind].state_bytes_per_byte
         static = loads.held_bytes + loads.trained_bytes * (1 + state)
         saved = kind.saved_fixed + kind.saved_per_row * member.rows
@@ -343,7 +364,7 @@ class _Stages:
 
     def _after(self, members: tuple[Member, ...], summing: tuple[float, float]) -> Array:
         """Gradient sum and optimiser step."""
-        loads = self.loads
+        loads = self.loads.on(members[0].tensor)
         step = np.zeros(loads.num_edges)
         for member in members:
             cost = self.costs.optimizer[member.kind]

@@ -26,11 +26,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from plait.graph import Parameter
 from plait.program import FREES_BEHIND, RECEIVES_AHEAD
 from plait.schedule.sweep import GradientSum, Way
-from plait.search.groups import Group, Groups, Member
+from plait.search.groups import Group, Groups, Member, grouped, num_replicas, tensor_of
 from plait.search.layout import Layout
-from plait.search.loads import Loads
+from plait.search.loads import Loads, part_bytes, whole_chain
 from plait.search.problem import Problem
 
 _User = tuple[int, bool] | int  # of a channel: a boundary, there or back; or a gradient sum
@@ -83,9 +84,10 @@ class Scorer:
     def __init__(self, problem: Problem, loads: Loads, groups: Groups, *, split: bool) -> None:
         self.problem, self.groups, self.split = problem, groups, split
         self.overlap = problem.overlap
-        self.kinds = {name: [column.tolist() for column in vars(kind).values()] for name, kind in loads.kinds.items()}
+        self.shares = {degree: _Share(loads.on(degree)) for degree in (1, *loads.tensor)}
+        self.shardings = {one.degree: one for one in whole_chain(problem.graph, problem.costs)}
         self.optimizer = problem.costs.optimizer
-        self.trained, self.held = loads.trained_bytes.tolist(), loads.held_bytes.tolist()
+        self.num_atoms = len(problem.graph.atoms)
         self.tensors, self.mixers = loads.num_tensors.tolist(), loads.unsplittable.tolist()
         self.crossing = [
             column.tolist()
@@ -109,9 +111,11 @@ class Scorer:
     def times(self, layout: Layout) -> LayoutTimes | None:
         """None where a stage does not fit or may not be split."""
         rows = math.ceil(self.problem.batch_size / layout.micro_batches)
-        if layout.micro_batches * max(map(len, layout.groups)) > self.problem.batch_size:
+        if layout.micro_batches * max(map(num_replicas, layout.groups)) > self.problem.batch_size:
             return None
-        edges = (0, *layout.boundaries, len(self.trained) - 1)
+        edges = (0, *layout.boundaries, self.num_atoms)
+        if not self._tied_alike(layout):
+            return None
         part = self.problem.batch_size / layout.micro_batches / rows
         sums = [*self._sums(layout, edges), *self._tied(layout)]
         stages: list[StageTimes] = []
@@ -176,7 +180,7 @@ class Scorer:
     def room(self, layout: Layout, reserve: Sequence[int]) -> list[int]:
         """How many micro-batches each position could hold in its memory but `reserve`, each of its stages' counted."""
         rows = math.ceil(self.problem.batch_size / layout.micro_batches)
-        edges = (0, *layout.boundaries, len(self.trained) - 1)
+        edges = (0, *layout.boundaries, self.num_atoms)
         found = []
         for stages, kept in zip(layout.positions, reserve, strict=True):
             most = layout.micro_batches * len(stages)
@@ -189,16 +193,19 @@ class Scorer:
 
     def _stage(self, layout: Layout, s: int, first: int, last: int, rows: int, part: float) -> StageTimes | None:
         group = layout.groups[s]
-        if len(group) > 1 and self.mixers[last] > self.mixers[first]:
+        if num_replicas(group) > 1 and self.mixers[last] > self.mixers[first]:
             return None
-        trained = self.trained[last] - self.trained[first]
+        share = self.shares[tensor_of(group)]
+        trained = share.trained[last] - share.trained[first]
         held = min(len(layout.positions) - layout.place_of[s], layout.micro_batches)
         forward = backward = weight = after = 0.0
         for member in self.groups.members(group, rows):
-            ff, fr, bf, br, _, _, wf, wr = self.kinds[member.kind]
+            ff, fr, bf, br, _, _, wf, wr = share.kinds[member.kind]
             own = member.rows * part
             there = (ff[last] - ff[first] + (fr[last] - fr[first]) * own) / member.speed
             back = (bf[last] - bf[first] + (br[last] - br[first]) * own) / member.speed
+            exchanged = share.exchange(member, first, last, own)
+            there, back = there + exchanged[0], back + exchanged[1]
             later = min((wf[last] - wf[first] + (wr[last] - wr[first]) * own) / member.speed, back)
             if layout.recompute[s]:
                 back += there
@@ -215,17 +222,27 @@ class Scorer:
         """Of each stage that has replicas."""
         bucket_bytes = self.groups.bucket_bytes(layout.groups)
         for s, group in enumerate(layout.groups):
-            num_bytes = self.trained[edges[s + 1]] - self.trained[edges[s]]
-            if len(group) > 1 and num_bytes > 0:
+            trained = self.shares[tensor_of(group)].trained
+            num_bytes = trained[edges[s + 1]] - trained[edges[s]]
+            if num_replicas(group) > 1 and num_bytes > 0:
                 yield self._sum((s,), group, num_bytes, math.ceil(num_bytes / bucket_bytes))
 
     def _tied(self, layout: Layout) -> Iterator[Sum]:
         """Of each parameter that several stages share."""
         for parameter in self.shared_parameters:
-            stages = sorted({bisect_right(layout.boundaries, atom) for atom in parameter.atoms})
+            stages = _holders(parameter, layout)
             if len(stages) > 1:
-                devices = tuple(sorted({device for s in stages for device in layout.groups[s]}))
-                yield self._sum(tuple(stages), devices, parameter.num_bytes, 1)
+                tensor = tensor_of(layout.groups[stages[0]])
+                devices: Group = tuple(dict.fromkeys(device for s in stages for device in layout.groups[s]))
+                devices = grouped(devices, tensor) if tensor > 1 else tuple(sorted(devices))
+                yield self._sum(tuple(stages), devices, part_bytes(parameter, self.shardings.get(tensor)), 1)
+
+    def _tied_alike(self, layout: Layout) -> bool:
+        """Stages that share a parameter have the same parts of it."""
+        if all(tensor_of(group) == 1 for group in layout.groups):
+            return True
+        holders = (_holders(parameter, layout) for parameter in self.shared_parameters)
+        return all(len({tensor_of(layout.groups[s]) for s in stages}) == 1 for stages in holders)
 
     def _sum(self, stages: tuple[int, ...], group: Group, num_bytes: float, buckets: int) -> Sum:
         fixed, per_byte = self.groups.summing(group)
@@ -234,12 +251,13 @@ class Scorer:
 
     def _bytes(self, member: Member, layout: Layout, s: int, first: int, last: int) -> tuple[float, float]:
         """What a device holds once, and for each micro-batch in flight."""
-        *_, sf, sr, _, _ = self.kinds[member.kind]
+        share = self.shares[member.tensor]
+        *_, sf, sr, _, _ = share.kinds[member.kind]
         saved = sf[last] - sf[first] + (sr[last] - sr[first]) * member.rows
         received = self.crossing[0][first] * member.rows + self.crossing[1][first]
         leaving = self.crossing[0][last] * member.rows + self.crossing[1][last]
         state = self.optimizer[member.kind].state_bytes_per_byte
-        static = self.held[last] - self.held[first] + (self.trained[last] - self.trained[first]) * (1 + state)
+        static = share.held[last] - share.held[first] + (share.trained[last] - share.trained[first]) * (1 + state)
         if s == 0 or layout.groups[s - 1] != layout.groups[s]:  # else nothing is sent
             static += received * (_AHEAD + FREES_BEHIND)
         if s + 1 == layout.num_stages or layout.groups[s + 1] != layout.groups[s]:
@@ -264,6 +282,28 @@ class Scorer:
             for channel, seconds in found.busy:
                 total[channel] = total.get(channel, 0.0) + seconds
         return over, under, max(total.values(), default=0.0)
+
+
+class _Share:
+    """What a device of a replica of so many devices has of the chain, up to each atom, as plain lists."""
+
+    def __init__(self, loads: Loads) -> None:
+        self.kinds = {name: [column.tolist() for column in vars(kind).values()] for name, kind in loads.kinds.items()}
+        self.trained, self.held = loads.trained_bytes.tolist(), loads.held_bytes.tolist()
+        columns = vars(loads.exchanges).values() if loads.exchanges is not None else ()
+        self.exchanges: list[list[float]] = [column.tolist() for column in columns]
+
+    def exchange(self, member: Member, first: int, last: int, rows: float) -> tuple[float, float]:
+        """Seconds of what a micro-batch makes it exchange with the others, forward and backward."""
+        if not self.exchanges:
+            return 0.0, 0.0
+        fm, ff, fr, bm, bf, br = (column[last] - column[first] for column in self.exchanges)
+        latency, per_byte = member.links.latency, member.links.seconds_per_byte
+        return latency * fm + per_byte * (ff + fr * rows), latency * bm + per_byte * (bf + br * rows)
+
+
+def _holders(parameter: Parameter, layout: Layout) -> list[int]:
+    return sorted({bisect_right(layout.boundaries, atom) for atom in parameter.atoms})
 
 
 def _step(times: LayoutTimes, layout: Layout) -> float:

@@ -11,10 +11,10 @@ from itertools import accumulate, permutations, product
 from typing import NamedTuple
 
 from plait.search.device_order import device_order
-from plait.search.groups import Groups
+from plait.search.groups import Group, Groups, grouped, num_replicas, tensor_of
 from plait.search.layout import Layout, layout_of
 from plait.search.limits import Limits
-from plait.search.loads import Loads, coarse_loads
+from plait.search.loads import Loads, coarse_loads, whole_chain
 from plait.search.partition import balanced_boundaries
 from plait.search.prm import MOST_STAGES, Asked, shapes
 from plait.search.problem import Problem
@@ -29,7 +29,10 @@ _KEPT = 4  # layouts of each run
 
 
 class _Run(NamedTuple):
-    """What the dynamic program is asked once."""
+    """What the dynamic program is asked once.
+
+    Where layers may be shared, it is asked again with that allowed: some stages may be the better for it.
+    """
 
     asked: Asked
     order: list[int]
@@ -59,6 +62,8 @@ def seeds(
                 promised[number] = min((shape.estimate for shape in found), default=math.inf)
                 by_asked[run.asked] = min(by_asked.get(run.asked, math.inf), promised[number])
                 none_yet = none_yet and not found
+                if len(run.asked.tensor) > 1 and not any(_shares_layers(shape.groups) for shape in found):
+                    promised[number] = math.inf  # the same run without says as much, and sooner
                 yield from (layout_of(shape, run.asked.micro_batches) for shape in found[:_KEPT])
     for number in sorted(range(len(runs)), key=lambda number: promised.get(number, math.inf)):
         if not none_yet and time.perf_counter() + _FINER * rough_seconds.get(number, 0.0) > deadline:
@@ -69,9 +74,13 @@ def seeds(
         yield from (layout_of(shape, run.asked.micro_batches) for shape in found[:_KEPT])
 
 
+def _shares_layers(groups: Sequence[Group]) -> bool:
+    return any(tensor_of(group) > 1 for group in groups)
+
+
 def _runs(problem: Problem, wishes: Wishes, limits: Limits) -> Iterator[_Run]:
     orders = _orders(problem)
-    for micro_batches in micro_batch_counts(problem, wishes):
+    for tensor, micro_batches in product(_degrees(problem, wishes), micro_batch_counts(problem, wishes)):
         rows = math.ceil(problem.batch_size / micro_batches)
         for order, num_stages in product(orders, _stage_counts(wishes, limits)):
             asked = Asked(
@@ -81,8 +90,19 @@ def _runs(problem: Problem, wishes: Wishes, limits: Limits) -> Iterator[_Run]:
                 holds_all=wishes.schedule == "gpipe",
                 num_stages=num_stages,
                 replicas=wishes.replicas,
+                tensor=tensor,
             )
-            yield from (_Run(asked, order, grain) for grain in _grains(len(order), wishes) if grain <= rows)
+            for grain in _grains(len(order), wishes):
+                if grain <= rows * max(tensor):
+                    yield _Run(asked, order, grain)
+
+
+def _degrees(problem: Problem, wishes: Wishes) -> list[tuple[int, ...]]:
+    """Numbers of devices to a replica that the dynamic program may mix, each set of them with runs of its own."""
+    known = sorted(one.degree for one in whole_chain(problem.graph, problem.costs))
+    if wishes.tensor is not None:
+        return [(wishes.tensor,)]
+    return [(1,), (1, *known)] if known else [(1,)]
 
 
 def coarse_for(problem: Problem, loads: Loads, limits: Limits) -> Loads:
@@ -100,10 +120,11 @@ def least_memory(problem: Problem, wishes: Wishes, limits: Limits) -> Layout:
     """As many stages as may be, each with a device or what the user fixed, of micro-batches as small as may be."""
     devices = device_order(problem.cluster)
     most = min(len(devices), max(limits.stage_counts), MOST_STAGES)
-    replicas = wishes.replicas or (1,) * (wishes.num_stages or most)
-    ends = list(accumulate(replicas))
-    groups = [tuple(devices[end - count : end]) for end, count in zip(ends, replicas, strict=True)]
-    count = wishes.micro_batches or problem.batch_size // max(replicas)
+    tensor = wishes.tensor or 1
+    sizes = wishes.replicas or (tensor,) * (wishes.num_stages or max(most // tensor, 1))
+    ends = list(accumulate(sizes))
+    groups = [grouped(devices[end - size : end], tensor) for end, size in zip(ends, sizes, strict=True)]
+    count = wishes.micro_batches or problem.batch_size // max(map(num_replicas, groups))
     rows = math.ceil(problem.batch_size / count)
     boundaries = balanced_boundaries(problem.graph, problem.costs, problem.cluster, groups, rows, limits)
     return Layout(tuple(boundaries), tuple(groups), (wishes.recompute is not False,) * len(groups), count)

@@ -28,6 +28,10 @@ steps: every parameter is stepped somewhere. Without overlap that comes after th
 of all steps over the sum of the devices' speeds, and with one stage by those seconds on the fastest device. With
 overlap it is work like any other: T >= (W + that work) / R.
 
+Shared layers. Where replicas may be tensor groups, each on one host, a row of an atom is done no faster than by the
+fastest host (`_by_row`), in (b) and (c) only what crosses between hosts is surely summed, in (c) a host's memory
+counts, and (d) holds of hosts alone: what a host computes of a row nobody else does.
+
 Overlap. With `backward` a sum begins when its own gradients are final. (b) holds as it stands, an atom's gradients
 being final after its last backward; in (c), when all are forward: T >= max(W / rate, F / rate + sum(n)) for one stage;
 (d) holds as it stands. With `full` sums also pass beside the next step, so that links and devices need each no more
@@ -64,6 +68,7 @@ def cluster_bound(
     rings_only: bool = True,
     interleaved: bool = True,
     split_backwards: bool = True,
+    shared_layers: bool = False,
 ) -> Bound:
     """The strongest of the arguments above, over several prices of a second on each kind of device.
 
@@ -71,9 +76,9 @@ def cluster_bound(
     `split_backwards`.
     """
     works = [step_work(costs, cluster, batch_size, prices) for prices in some_prices(costs, cluster, batch_size)]
-    cases = [_Case(graph, costs, cluster, batch_size, work, rings_only, overlap) for work in works]
+    cases = [_Case(graph, costs, cluster, batch_size, work, rings_only, overlap, shared_layers) for work in works]
     anyhow = strongest(*(case.bound() for case in cases))
-    if interleaved or overlap != "off":
+    if interleaved or overlap != "off" or shared_layers:
         return anyhow
     return strongest(anyhow, *(case.by_stages(split_backwards, anyhow.seconds) for case in cases))
 
@@ -87,6 +92,7 @@ class _Case:
     work: Work
     rings_only: bool
     overlap: str
+    shared_layers: bool = False
 
     def bound(self) -> Bound:
         if self.overlap != "off":
@@ -132,7 +138,10 @@ class _Case:
         if not self.connected:
             return NOTHING  # rows may be on several devices at once
         one_row = step_work(self.costs, self.cluster, 1, self.work.prices)
-        return Bound(one_row.total / float(one_row.rates.max()), "one row")
+        fastest = float(one_row.rates.max())
+        if self.shared_layers:
+            fastest = max(group.rate for group in host_groups(self.cluster, one_row))
+        return Bound(one_row.total / fastest, "one row")
 
     def _by_atom(self) -> Bound:
         speed, sums = self._replicas()
@@ -142,7 +151,8 @@ class _Case:
         return Bound(float(seconds[atom]), "atom", self.graph.atoms[atom].name)
 
     def _one_stage(self) -> Bound:
-        if self.held_bytes > max(device.memory_bytes for device in self.cluster.devices):
+        rooms = host_groups(self.cluster, self.work) if self.shared_layers else self.cluster.devices
+        if self.held_bytes > max(room.memory_bytes for room in rooms):
             return Bound(math.inf, "memory")
         speed, sums = self._replicas()
         summing = self.parameter_bytes.sum() * sums
@@ -156,11 +166,13 @@ class _Case:
         links = sorted((g.fastest_link for g in device_groups(self.cluster, self.work)), reverse=True)
         uplinks = sorted((g.fastest_link for g in hosts), reverse=True)
         room = np.cumsum(sorted((len(self.cluster.devices_of(g.name)) for g in hosts), reverse=True))
-        count = np.arange(1, min(len(links), self.batch_size) + 1)
+        count = np.arange(1, (len(links) if self.shared_layers else min(len(links), self.batch_size)) + 1)
         num_hosts = np.searchsorted(room, count) + 1
         in_host = -(-count // num_hosts)
         speed = np.minimum(np.cumsum(np.sort(self.work.rates)[::-1])[: len(count)], self.total_rate)
         across = self._factor(num_hosts) / np.maximum(np.array(uplinks)[num_hosts - 1], 1e-300)
+        if self.shared_layers:
+            return speed, across
         inside = self._factor(in_host) / np.maximum(np.array(links)[count - 1], 1e-300)
         return speed, np.maximum(across, inside)
 
@@ -172,7 +184,8 @@ class _Case:
 
     def _by_groups(self) -> Iterator[Bound]:
         """For devices and for hosts, the weakest over groups that differ."""
-        for groups in (device_groups(self.cluster, self.work), host_groups(self.cluster, self.work)):
+        by_device = [] if self.shared_layers else [device_groups(self.cluster, self.work)]
+        for groups in (*by_device, host_groups(self.cluster, self.work)):
             if len(groups) > 1 and self._may_matter(groups):
                 shares = least_bytes(
                     self.work.atoms, self.boundary_bytes, self.parameter_bytes, len(groups), _VIEWS[self.overlap]
