@@ -74,9 +74,7 @@ def groups_of_program(program: Program, summing: Summing) -> list[tuple[str, Ran
     """The process groups of a program's gradient sums and of its replicas that exchange statistics."""
     groups = [group for bucket in program.buckets for group in summing.groups(bucket.ranks)]
     coupled = [stage for stage in program.stages if stage.coupled]
-    return groups + [
-        ("exchange", stage.ranks[place :: stage.tensor]) for stage in coupled for place in range(stage.tensor)
-    ]
+    return groups + [("exchange", s.ranks[place :: s.tensor]) for s in coupled for place in range(s.tensor)]
 
 
 def _hierarchical(transport: Transport, tensor: Tensor, ranks: Ranks, hosts: Sequence[Ranks]) -> Sequence[Round]:

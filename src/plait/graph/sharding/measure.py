@@ -18,8 +18,10 @@ from plait.graph.sharding.propagate import Propagation, Stretch, propagate
 from plait.graph.sharding.sharding import Collective, Sharding
 
 _PRODUCTS = {"linear", "addmm", "mm", "bmm", "matmul", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention"}
-_VIEWS = {"view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "t", "numpy_T", "select",
-          "unbind", "split", "split_with_sizes", "chunk", "slice", "expand", "unsqueeze", "squeeze", "getitem"}  # fmt: skip
+_VIEWS = {
+    "view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "t", "numpy_T", "select",
+    "unbind", "split", "split_with_sizes", "chunk", "slice", "expand", "unsqueeze", "squeeze", "getitem",
+}  # fmt: skip
 
 
 def sharding_of(model: Model, start: int, end: int, degree: int, split: Mapping[str, int]) -> Sharding:

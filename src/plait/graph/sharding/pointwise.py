@@ -125,9 +125,8 @@ def reduction(node: fx.Node, context: Context) -> Decision | None:
     if not isinstance(split, Split) or dims is None:
         return None
     shape = context.shape(x)
-    along = sorted(d % len(shape) for d in (dims if isinstance(dims, (list, tuple)) else [dims])) or [
-        *range(len(shape))
-    ]
+    given: list[Any] = list(dims) if isinstance(dims, (list, tuple)) else [dims]
+    along = sorted(d % len(shape) for d in given) or [*range(len(shape))]
     if split.dim not in along:
         before = 0 if keep else sum(d < split.dim for d in along)
         result = Split(split.dim - before, split.cells, split.unit, split.origin)

@@ -145,7 +145,8 @@ def squeeze(node: fx.Node, context: Context) -> Decision | None:
     shape, dims = context.shape(x), argument(node, "dim")
     if dims is None:
         return None
-    gone = {d % len(shape) for d in (dims if isinstance(dims, (list, tuple)) else [dims])}
+    given: list[Any] = list(dims) if isinstance(dims, (list, tuple)) else [dims]
+    gone = {d % len(shape) for d in given}
     gone = {d for d in gone if shape[d] == 1}
     return Decision(_moved(split, split.dim - sum(d < split.dim for d in gone)), {x: split})
 
