@@ -39,6 +39,8 @@ def reshape(node: fx.Node, context: Context) -> Decision | None:
     if split is None:
         return _of_terms(node, context)
     before, after = context.shape(x), context.shape(node)
+    if getattr(called(node)[0], "_overloadname", "") == "dtype":
+        return None
     found = reshaped(split, before, after, context)
     if found is None:
         return None
