@@ -58,7 +58,8 @@ def reshaped(split: Split, before: tuple[int, ...], after: tuple[int, ...], cont
             if size * ahead % sections:
                 return None
             if unit % behind:
-                return _with_fewer_cells(split, unit, behind, context)
+                _ask_for_blocks(split, unit, behind, context)
+                return None
             own_sections = sections // ahead
             if own_sections * split.cells * (unit // behind) == size:
                 return Split(dim, split.cells, unit // behind, split.origin)
@@ -67,7 +68,7 @@ def reshaped(split: Split, before: tuple[int, ...], after: tuple[int, ...], cont
     return None
 
 
-def _with_fewer_cells(split: Split, unit: int, behind: int, context: Context) -> None:
+def _ask_for_blocks(split: Split, unit: int, behind: int, context: Context) -> None:
     """A cell is less than what stays together: asks for cells of whole such blocks."""
     if split.cells * unit % behind == 0:
         context.demands.fewer_cells(split.origin, split.cells * unit // behind)
