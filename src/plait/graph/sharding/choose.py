@@ -220,10 +220,7 @@ class _Search:
             for n in gone:
                 state.layouts.pop(n, None)
             state.forms = {form for form in state.forms if form[0] not in gone}
-            key = (
-                frozenset((n, _without_origin(layout)) for n, layout in state.layouts.items()),
-                frozenset(state.forms),
-            )
+            key = (frozenset(state.layouts.items()), frozenset(state.forms))
             if key not in best or state.cost < best[key].cost:
                 best[key] = state
         return sorted(best.values(), key=lambda state: state.cost)[:_MOST_STATES]
@@ -259,12 +256,6 @@ class _Search:
 
 def _one(layout: Layout | tuple[Layout, ...]) -> Layout:
     return WHOLE if isinstance(layout, tuple) else layout
-
-
-def _without_origin(layout: Any) -> Any:
-    if isinstance(layout, tuple):
-        return tuple(map(_without_origin, layout))
-    return (layout.dim, layout.cells, layout.unit) if isinstance(layout, Split) else layout
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:

@@ -135,8 +135,7 @@ def matmul(node: fx.Node, context: Context) -> Decision | None:
         elif own is None and context.has_gradient(other) and not context.is_parameter(other):
             return None
         return Decision(PARTIAL, {lead_node: lead, other: _at(lead, at)})
-    read: Layout = WHOLE if other in splits and not context.has_gradient(other) else context.seen_by_all(other)
-    return Decision(_at(lead, num_dims + from_end), {lead_node: lead, other: read})
+    return Decision(_at(lead, num_dims + from_end), {lead_node: lead, other: context.seen_by_all(other)})
 
 
 def _at(split: Split, dim: int) -> Split:

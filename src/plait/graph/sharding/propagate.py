@@ -156,5 +156,7 @@ def _pinned(model: Model) -> frozenset[fx.Node]:
 def _written(model: Model, nodes: Iterable[fx.Node]) -> Iterator[frozenset[str]]:
     for node in nodes:
         names = frozenset(parameter_name(model.captured, n) for n in mutated_inputs(node) if n.op == "get_attr")
-        if names:
-            yield names if is_training_batch_norm(node) else frozenset(list(names)[:1])
+        if is_training_batch_norm(node):
+            yield names
+        else:
+            yield from (frozenset({name}) for name in names)

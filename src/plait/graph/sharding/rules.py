@@ -5,7 +5,7 @@ import operator
 import torch
 from torch import fx
 
-from plait.graph.randomness import called
+from plait.graph.randomness import called, seeded
 from plait.graph.sharding import normalisations, pointwise, products, views, vocabulary
 from plait.graph.sharding.decision import Context, Decision, Rule
 
@@ -43,6 +43,8 @@ _BY_NAME: dict[str, Rule] = {
     ),
 }  # fmt: skip
 
+_DRAWING = {pointwise.dropout, products.attention}  # draw the whole tensor's random numbers
+
 
 def decide(node: fx.Node, context: Context) -> Decision:
     """How a node is computed that has something split, or a term of a sum, among its inputs."""
@@ -56,6 +58,6 @@ def decide(node: fx.Node, context: Context) -> Decision:
         if rule is None and torch.Tag.pointwise in target.tags and not target._schema.is_mutable:
             rule = pointwise.pointwise
     name = getattr(target, "_opname", getattr(target, "__name__", str(target)))
-    if rule is None:
+    if rule is None or (node.target is seeded and rule not in _DRAWING):
         return Decision(why=f"there is no rule that splits {name}")
     return rule(node, context) or Decision(why=f"{name} does not go with this split")
