@@ -34,7 +34,7 @@ def question(explain: str | None, between: tuple[str, str] | None) -> Question:
     if between is not None and explain != "cuts":
         raise PlaitError("--between goes with --explain cuts: add that.")
     if kind != "cuts" or (colon and not part):
-        raise PlaitError(f"--explain {explain!r} is not known; write cuts, or cuts:MODULE for one module; or plans.")
+        raise PlaitError(f"--explain {explain!r} is not known; write cuts, cuts:MODULE for one module, grid, or plans.")
     return Question(part, between)
 
 

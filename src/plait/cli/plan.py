@@ -15,6 +15,7 @@ from plait.cli.answer import Told, as_data, show
 from plait.cli.asked import Asked, Flags, bounded
 from plait.cli.comparison import compared, comparison
 from plait.cli.explain import explain_cuts, question
+from plait.cli.explain_grid import explain_grid
 from plait.cli.files import Output, all_or_none
 from plait.cli.options import (
     BatchOption,
@@ -93,9 +94,9 @@ def command(
         str | None,
         typer.Option(
             "--explain",
-            metavar="plans|cuts|cuts:MODULE",
-            help="plans: what holds the best plan up and why others lose. cuts: instead of planning, where the model "
-            "may be cut.",
+            metavar="plans|cuts|cuts:MODULE|grid",
+            help="plans: what holds the best plan up and why others lose. Instead of planning, cuts: where the model "
+            "may be cut; grid: what devices that share layers split.",
             rich_help_panel=_SHOWN,
         ),
     ] = None,
@@ -136,7 +137,7 @@ def command(
         stages, replicas, micro_batches, schedule, recompute, sync, overlap, bucket_size, budget, pin, pins, tensor
     ).asked()
     planners = compared(compare)
-    if between is not None or explain not in (None, "plans"):
+    if between is not None or explain not in (None, "plans", "grid"):
         cuts = question(explain, between)
         job, precision = _only_a_job(job, profile_batch), checked_dtype(dtype)
         captured = capture_job(job, load_cluster(cluster), batch_size=batch, dtype=precision, seed=seed)
@@ -152,6 +153,11 @@ def command(
         job, precision = _only_a_job(job, profile_batch), checked_dtype(dtype)
         prepared = prepare(job, machines, batch_size=batch, dtype=precision, seed=seed, wishes=asked.wishes)
     there = {text: prepared.on(machines) for text, machines in others.items()}
+    if explain == "grid":
+        if isinstance(prepared, Profiled):
+            raise PlaitError("--explain grid needs the model's code, and a profile has none: give a JOB instead.")
+        explain_grid(prepared, as_json=as_json)
+        return
     answer = prepared.plans(asked)
     problem = replace(prepared.problem, micro_batches=asked.wishes.micro_batches)
     after = [_changed(text, other, asked, answer) for text, other in there.items()]

@@ -92,7 +92,7 @@ class Writer:
             mapped = fx.map_arg(args, lambda n: self.read(n, node) if n in self.new else n)
             self.new[node] = self.graph.call_function(function, mapped)
 
-    def read(self, node: fx.Node, reader: fx.Node) -> fx.Node:
+    def read(self, node: fx.Node, reader: fx.Node) -> fx.Node:  # noqa: ARG002 - it matters where layers are shared
         """A captured node as another one reads it."""
         return self.new[node]
 

@@ -21,7 +21,8 @@ class GradientBucket:
     becomes the parameter's gradient rather than being added to zeros, which is less to do where weights are large for
     the batch. Backwards in halves want the zeros: they add products to them without making the product first.
 
-    Of parameters that several ranks of a tensor group have whole, one counts in norms: `counted` are those that do here.
+    A parameter that all ranks of a tensor group have whole counts in norms on one of them: `counted` are those that do
+    here.
     """
 
     def __init__(

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from plait.errors import PlaitError
-from plait.graph import Graph
+from plait.graph import Graph, Model
 from plait.graph.sharding.collectives import TensorGroup, gather, take_part
 from plait.graph.sharding.layout import Split
+from plait.graph.sharding.propagate import Stretch, propagate
 from plait.graph.stage import StageCode
 from plait.plan import Plan
 from plait.program import Program, StageTable
@@ -84,6 +85,21 @@ def check_parts(code: StageCode, split: Mapping[str, int]) -> None:
                 "few parts for its devices, or it is a buffer that is written to. Leave it out of the stage's `split`, "
                 "use smaller tensor groups, or plan again."
             )
+
+
+def check_tied(plan: Plan, model: Model) -> None:
+    """Raises PlaitError where stages that hold one split parameter would have different parts of it."""
+    cuts = plan.cut(model.graph)
+    for parameter in model.graph.parameters:
+        holding = [
+            (cut, stage)
+            for cut, stage in zip(cuts, plan.stages, strict=True)
+            if parameter.name in stage.split and any(cut.start <= atom < cut.end for atom in parameter.atoms)
+        ]
+        if len(holding) > 1:
+            found = [propagate(Stretch.of(model, c.start, c.end), s.split, s.tensor).parameters for c, s in holding]
+            if len({parts.get(parameter.name) for parts in found}) > 1:
+                raise _unlike(parameter.name)
 
 
 def tensor_groups(program: Program) -> list[tuple[str, Ranks]]:

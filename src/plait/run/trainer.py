@@ -31,7 +31,7 @@ from plait.run.executor import Executor, StepResult
 from plait.run.materialise import ModelSource, Origin, construct, origin_of
 from plait.run.stage import StageRun
 from plait.run.sums import Sums, groups_of_program
-from plait.run.tensor import Parts, TensorExchange, check_parts, holders, same_place, tensor_groups
+from plait.run.tensor import Parts, TensorExchange, check_parts, check_tied, holders, same_place, tensor_groups
 from plait.run.transport import ReplicaExchange, TorchTransport, Transport
 from plait.simulate import Cause, exposed_seconds
 
@@ -190,12 +190,13 @@ class Trainer:
         self._programs: dict[int, Program] = {}
         self._clip = clip_norm is not None
         program = self.program(plan.batch_size)
-        own = program.ranks[self.rank]
-        split = {ins.stage for ins in own if ins.op is Op.W}
-        watched = {ins.stage for ins in own if ins.inside}
+        # The same on all ranks of a stage, so that those of a tensor group exchange in one order.
+        split = {ins.stage for rank in program.ranks for ins in rank if ins.op is Op.W}
+        watched = {ins.stage for rank in program.ranks for ins in rank if ins.inside}
         self._tables = {i: program.stages[i] for i in program.stages_of_rank(self.rank)}
         self._groups = {i: TensorExchange(transport, table.group(self.rank)) for i, table in self._tables.items()}
         codes = {i: self._stage_code(model, i, split_backward=i in split, watched=i in watched) for i in self._tables}
+        check_tied(plan, model)
         self._parts = Parts.of(codes, self._groups)
         self._unused = self._unused_tensors(model) if self.rank == 0 else {}
         if origin is not None:
@@ -215,7 +216,7 @@ class Trainer:
                 self._parameters,
                 optimizer,
                 skippable,
-                apart=not split,
+                apart=split.isdisjoint(self._tables),
                 counted=self._parts.counted(bucket.parameters, self._place),
             )
             for bucket in program.buckets

@@ -27,7 +27,7 @@ def classical_layouts(problem: Problem, deadline: float) -> Iterator[Layout]:
         for option in _best_few(nsmallest(_LOOKED_AT, options, key=lambda option: option.seconds)):
             yield Layout(
                 boundaries=tuple(map(int, option.layout.boundaries)),
-                groups=option.layout.groups,
+                groups=option.layout.stage_groups,
                 recompute=(False,) * len(option.layout.groups),
                 micro_batches=option.micro_batches,
             )

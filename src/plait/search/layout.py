@@ -6,9 +6,9 @@ from typing import Any
 
 from plait.plan import Plan, StagePlan
 from plait.search.groups import Group, Groups, tensor_of
-from plait.search.loads import whole_chain
 from plait.search.prm import Shape
 from plait.search.problem import Problem
+from plait.search.split import split_of
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,6 @@ class Layout:
 
     def changed(self, **changes: Any) -> "Layout":
         return replace(self, **changes)
-
-
-def split_of(problem: Problem, start: int, end: int, tensor: int) -> dict[str, int]:
-    """Which parameters of a stage on tensor groups are split, along which dimension."""
-    if tensor == 1:
-        return {}
-    sharding = next(one for one in whole_chain(problem.graph, problem.costs) if one.degree == tensor)
-    own = {p.name for p in problem.graph.parameters if any(start <= atom < end for atom in p.atoms)}
-    return {name: dimension for name, dimension in sharding.split.items() if name in own}
 
 
 def layout_of(shape: Shape, micro_batches: int) -> Layout:

@@ -35,8 +35,10 @@ _MOST_STATES = 40
 _SECONDS_PER_OPERATION = 1e-12  # of forward and backward, where no times are given
 _BACKWARD = 3.0  # operations of a forward and a backward for one of the forward
 # Where weights come in, and the dimension of a weight that makes columns.
-_COLUMNS = {"linear": 0, "addmm": 1, "mm": 1, "matmul": 1, "conv1d": 0, "conv2d": 0, "conv3d": 0, "embedding": 0, "t": 0,
-            "transpose": 0, "permute": 0, "numpy_T": 0}  # fmt: skip
+_COLUMNS = {
+    **dict.fromkeys(("linear", "conv1d", "conv2d", "conv3d", "embedding", "t", "transpose", "permute", "numpy_T"), 0),
+    **dict.fromkeys(("addmm", "mm", "matmul"), 1),
+}
 
 
 def choose_split(
@@ -218,10 +220,7 @@ class _Search:
             for n in gone:
                 state.layouts.pop(n, None)
             state.forms = {form for form in state.forms if form[0] not in gone}
-            key = (
-                frozenset((n, _without_origin(layout)) for n, layout in state.layouts.items()),
-                frozenset(state.forms),
-            )
+            key = (frozenset(state.layouts.items()), frozenset(state.forms))
             if key not in best or state.cost < best[key].cost:
                 best[key] = state
         return sorted(best.values(), key=lambda state: state.cost)[:_MOST_STATES]
@@ -257,12 +256,6 @@ class _Search:
 
 def _one(layout: Layout | tuple[Layout, ...]) -> Layout:
     return WHOLE if isinstance(layout, tuple) else layout
-
-
-def _without_origin(layout: Any) -> Any:
-    if isinstance(layout, tuple):
-        return tuple(map(_without_origin, layout))
-    return (layout.dim, layout.cells, layout.unit) if isinstance(layout, Split) else layout
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:

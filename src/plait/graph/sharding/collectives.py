@@ -53,11 +53,11 @@ def own_part(group: TensorGroup, x: Tensor, dim: int, cells: int, unit: int) -> 
 
 class _Summed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, group: TensorGroup, x: Tensor) -> Tensor:
+    def forward(_: Any, group: TensorGroup, x: Tensor) -> Tensor:
         return group.all_reduce(x)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(_: Any, *gradients: Tensor) -> Any:
         return None, gradients[0]
 
 

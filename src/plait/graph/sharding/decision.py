@@ -40,8 +40,8 @@ class Exchange:
 class Decision:
     """How a node is computed: from inputs in the layouts `needs` (whole, where it says nothing), giving `gives`.
 
-    `arguments` replaces arguments by their names, `call` the whole call. A `bias` is added to the sum of what the devices
-    have. `why` says what keeps the node whole, where its inputs were not.
+    `arguments` replaces arguments by their names, `call` the whole call. A `bias` is added to the sum of what the
+    devices have. `why` says what keeps the node whole, where its inputs were not.
     """
 
     gives: Layout | tuple[Layout, ...] = WHOLE

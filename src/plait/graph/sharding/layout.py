@@ -12,7 +12,7 @@ a projection to queries, keys and values in one has three sections, its cells ar
 How many sections there are follows from the size, which may grow with the rows.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from plait.graph.sharding.sharding import split_sizes
@@ -35,12 +35,12 @@ class Partial:
 
 @dataclass(frozen=True)
 class Split:
-    """Along `dim`. `origin` is the parameter whose split it comes from."""
+    """Along `dim`. `origin` is the parameter whose split it comes from, and no difference between two layouts."""
 
     dim: int
     cells: int
     unit: int
-    origin: str
+    origin: str = field(compare=False)
 
     def sections(self, size: int) -> int:
         """Of a dimension of `size`."""

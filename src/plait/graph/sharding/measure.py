@@ -18,8 +18,10 @@ from plait.graph.sharding.propagate import Propagation, Stretch, propagate
 from plait.graph.sharding.sharding import Collective, Sharding
 
 _PRODUCTS = {"linear", "addmm", "mm", "bmm", "matmul", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention"}
-_VIEWS = {"view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "t", "numpy_T", "select",
-          "unbind", "split", "split_with_sizes", "chunk", "slice", "expand", "unsqueeze", "squeeze", "getitem"}  # fmt: skip
+_VIEWS = {
+    "view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "t", "numpy_T", "select",
+    "unbind", "split", "split_with_sizes", "chunk", "slice", "expand", "unsqueeze", "squeeze", "getitem",
+}  # fmt: skip
 
 
 def sharding_of(model: Model, start: int, end: int, degree: int, split: Mapping[str, int]) -> Sharding:
@@ -102,12 +104,12 @@ def steps(
     node: fx.Node, own: Layout, wanted: Layout, known: set[tuple[fx.Node, Layout]], needs_gradient: frozenset[fx.Node]
 ) -> Iterator[Step]:
     """The exchanges that bring a tensor into a layout it was not in before; `known` has those it was in."""
-    if _alike(own, wanted) or isinstance(node.meta.get("val"), (tuple, list)):
+    if own == wanted or isinstance(node.meta.get("val"), (tuple, list)):
         return
     if own != WHOLE and (node, WHOLE) not in known:
         known.add((node, WHOLE))
         yield _step("all-gather" if isinstance(own, Split) else "all-reduce", "forward", node)
-    key = (node, _plain(wanted))
+    key = (node, wanted)
     if key in known:
         return
     known.add(key)
@@ -122,14 +124,6 @@ def own_exchanges(node: fx.Node, decision: Decision) -> Iterator[Step]:
         yield _step("all-reduce", "forward", node)
     for exchange in decision.exchanges:
         yield _exchange_step(exchange)
-
-
-def _alike(own: Layout, wanted: Layout) -> bool:
-    return _plain(own) == _plain(wanted)
-
-
-def _plain(layout: Layout) -> Layout:
-    return Split(layout.dim, layout.cells, layout.unit, "") if isinstance(layout, Split) else layout
 
 
 def _step(kind: str, phase: str, node: fx.Node) -> Step:

@@ -11,11 +11,13 @@ def batch_norm(node: fx.Node, context: Context) -> Decision | None:
     """Every channel by itself. Its running statistics are written to, so it is split if and only if they are."""
     x, mean, variance = node.args[0], node.args[3], node.args[4]
     assert isinstance(x, fx.Node)
-    split, lead = context.layout(x), None
+    split = context.layout(x)
+    lead: Split | None = None
     if isinstance(mean, fx.Node) and isinstance(variance, fx.Node):
-        lead = context.layout(mean)
-        if not isinstance(lead, Split):
+        statistics = context.layout(mean)
+        if not isinstance(statistics, Split):
             return Decision(why="its running statistics are whole")
+        lead = statistics
         size = context.shape(mean)[0]
         if isinstance(split, Split) and split.dim == 1:
             context.agree(split, lead, mean, size)

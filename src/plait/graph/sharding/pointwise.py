@@ -21,7 +21,9 @@ _SCALED = {"mul", "div"}
 
 def pointwise(node: fx.Node, context: Context) -> Decision | None:
     """Any number of inputs, broadcast to the shape of the result."""
-    inputs = [n for n in node.all_input_nodes if context.shape(n) or n.meta.get("val") is not None]
+    inputs = [n for n in node.all_input_nodes if n.meta.get("val") is not None]
+    if getattr(called(node)[0], "_overloadname", "") == "other":  # the type of another tensor, of any shape
+        return None
     if any(isinstance(context.layout(n), Partial) for n in inputs):
         return _on_terms(node, inputs, context)
     shape = context.shape(node)
@@ -125,9 +127,8 @@ def reduction(node: fx.Node, context: Context) -> Decision | None:
     if not isinstance(split, Split) or dims is None:
         return None
     shape = context.shape(x)
-    along = sorted(d % len(shape) for d in (dims if isinstance(dims, (list, tuple)) else [dims])) or [
-        *range(len(shape))
-    ]
+    given: list[Any] = list(dims) if isinstance(dims, (list, tuple)) else [dims]
+    along = sorted(d % len(shape) for d in given) or [*range(len(shape))]
     if split.dim not in along:
         before = 0 if keep else sum(d < split.dim for d in along)
         result = Split(split.dim - before, split.cells, split.unit, split.origin)

@@ -25,18 +25,18 @@ aten = torch.ops.aten
 
 
 def linear(node: fx.Node, context: Context) -> Decision | None:
-    x, weight, bias = argument(node, "input"), argument(node, "weight"), argument(node, "bias")
-    if len(context.shape(weight)) != 2:  # type: ignore[arg-type]
+    x, weight, bias = _node(argument(node, "input")), _node(argument(node, "weight")), argument(node, "bias")
+    if len(context.shape(weight)) != 2:
         return None
-    last = len(context.shape(x)) - 1  # type: ignore[arg-type]
-    return _layer(node, context, (x, last), (weight, 1, 0), bias, last, aten.linear.default, (x, weight))
+    last = len(context.shape(x)) - 1
+    return _layer(context, (x, last), (weight, 1, 0), bias, last, aten.linear.default, (x, weight))
 
 
 def addmm(node: fx.Node, context: Context) -> Decision | None:
-    bias, x, weight = argument(node, "self"), argument(node, "mat1"), argument(node, "mat2")
-    if len(context.shape(bias)) != 1 or (argument(node, "alpha"), argument(node, "beta")) != (1, 1):  # type: ignore[arg-type]
+    bias, x, weight = (_node(argument(node, name)) for name in ("self", "mat1", "mat2"))
+    if len(context.shape(bias)) != 1 or (argument(node, "alpha"), argument(node, "beta")) != (1, 1):
         return None
-    return _layer(node, context, (x, 1), (weight, 0, 1), bias, 1, aten.mm.default, (x, weight))
+    return _layer(context, (x, 1), (weight, 0, 1), bias, 1, aten.mm.default, (x, weight))
 
 
 def convolution(node: fx.Node, context: Context) -> Decision | None:
@@ -49,12 +49,11 @@ def convolution(node: fx.Node, context: Context) -> Decision | None:
     groups = argument(node, "groups")
     if groups == 1:
         call = (x, weight, None, *args[3:])
-        return _layer(node, context, (x, 1), (weight, 1, 0), bias, 1, target, call)
-    return _grouped(node, context, x, weight, bias, groups)
+        return _layer(context, (x, 1), (weight, 1, 0), bias, 1, target, call)
+    return _grouped(context, x, weight, bias, groups)
 
 
 def _layer(
-    node: fx.Node,
     context: Context,
     x_and_dim: tuple[Any, int],
     weight_and_dims: tuple[Any, int, int],
@@ -89,7 +88,7 @@ def _layer(
     return None
 
 
-def _grouped(node: fx.Node, context: Context, x: fx.Node, weight: fx.Node, bias: Any, groups: Any) -> Decision | None:
+def _grouped(context: Context, x: fx.Node, weight: fx.Node, bias: Any, groups: Any) -> Decision | None:
     split, own = context.layout(x), context.layout(weight)
     if not isinstance(own, Split) or own.dim != 0:
         return None
@@ -126,7 +125,7 @@ def matmul(node: fx.Node, context: Context) -> Decision | None:
     from_end = lead.dim - len(context.shape(lead_node))
     if from_end < -2:
         beside = _along_both(from_end, lead, other, context)
-        return None if beside is None else Decision(_at(lead, from_end + num_dims), {lead_node: lead, other: beside})
+        return Decision(_at(lead, from_end + num_dims), {lead_node: lead, other: beside})
     contracted = -1 if lead_node is a else -2
     if from_end == contracted:
         at = len(context.shape(other)) + (-2 if lead_node is a else -1)
@@ -136,15 +135,14 @@ def matmul(node: fx.Node, context: Context) -> Decision | None:
         elif own is None and context.has_gradient(other) and not context.is_parameter(other):
             return None
         return Decision(PARTIAL, {lead_node: lead, other: _at(lead, at)})
-    read: Layout = WHOLE if other in splits and not context.has_gradient(other) else context.seen_by_all(other)
-    return Decision(_at(lead, num_dims + from_end), {lead_node: lead, other: read})
+    return Decision(_at(lead, num_dims + from_end), {lead_node: lead, other: context.seen_by_all(other)})
 
 
 def _at(split: Split, dim: int) -> Split:
     return Split(dim, split.cells, split.unit, split.origin)
 
 
-def _along_both(from_end: int, lead: Split, other: fx.Node, context: Context) -> Layout | None:
+def _along_both(from_end: int, lead: Split, other: fx.Node, context: Context) -> Layout:
     """What the other factor must be where the first is split along a dimension that both go along."""
     shape, own = context.shape(other), context.layout(other)
     at = len(shape) + from_end
@@ -157,38 +155,24 @@ def _along_both(from_end: int, lead: Split, other: fx.Node, context: Context) ->
 
 def attention(node: fx.Node, context: Context) -> Decision | None:
     """`scaled_dot_product_attention` by heads, also where several heads share their keys and values."""
-    query, key, value = (argument(node, name) for name in ("query", "key", "value"))
+    query, key, value = (_node(argument(node, name)) for name in ("query", "key", "value"))
     mask = argument(node, "attn_mask")
-    assert all(isinstance(n, fx.Node) for n in (query, key, value))
-    splits = context.splits([query, key, value])  # type: ignore[list-item]
+    splits = context.splits([query, key, value])
     if not splits:
         return None
     lead_node = query if query in splits else next(iter(splits))
-    lead = splits[lead_node]  # type: ignore[index]
-    heads = {n: context.shape(n)[lead.dim] for n in (query, key, value)}  # type: ignore[arg-type]
-    if lead.dim >= len(context.shape(lead_node)) - 2:  # type: ignore[arg-type]
+    lead = splits[lead_node]
+    if lead.dim >= len(context.shape(lead_node)) - 2:
         return None
-    needs: dict[fx.Node, Layout] = {}
-    for node_, size in heads.items():
-        if size == 1 and heads[query] > 1:
-            needs[node_] = context.seen_by_all(node_)  # type: ignore[index,arg-type]
-            continue
-        if size % lead.cells or lead.sections(heads[lead_node]) > 1:
-            context.demands.fewer_cells(lead.origin, size)
-            return None
-        wanted = Split(lead.dim, lead.cells, size // lead.cells, lead.origin)
-        own = splits.get(node_)  # type: ignore[call-overload]
-        if own is not None and not own.same_part(wanted):
-            context.unify(wanted, own)
-        needs[node_] = wanted  # type: ignore[index]
-    if isinstance(mask, fx.Node):
-        beside = _along_both(lead.dim - len(context.shape(query)), lead, mask, context)  # type: ignore[arg-type]
-        if beside is None:
-            return None
-        needs[mask] = _mask(beside, needs[query])  # type: ignore[index]
-    own_query = needs[query]  # type: ignore[index]
+    needs = _by_heads((query, key, value), lead, lead_node, splits, context)
+    if needs is None:
+        return None
+    own_query = needs[query]
     if not isinstance(own_query, Split):
         return None
+    if isinstance(mask, fx.Node):
+        beside = _along_both(lead.dim - len(context.shape(query)), lead, mask, context)
+        needs[mask] = _mask(beside, own_query)
     if not argument(node, "dropout_p"):
         return Decision(own_query, needs)
     stream, number = node.args[:2]
@@ -198,8 +182,34 @@ def attention(node: fx.Node, context: Context) -> Decision | None:
     return Decision(own_query, needs, call=call)
 
 
-def _mask(beside: Layout, query: Layout) -> Layout:
+def _by_heads(
+    nodes: tuple[fx.Node, ...], lead: Split, lead_node: fx.Node, splits: dict[fx.Node, Split], context: Context
+) -> dict[fx.Node, Layout] | None:
+    """What queries, keys and values must be, of which some may have fewer heads than others."""
+    heads = {n: context.shape(n)[lead.dim] for n in nodes}
+    needs: dict[fx.Node, Layout] = {}
+    for n, size in heads.items():
+        if size == 1 and heads[nodes[0]] > 1:
+            needs[n] = context.seen_by_all(n)
+            continue
+        if size % lead.cells or lead.sections(heads[lead_node]) > 1:
+            context.demands.fewer_cells(lead.origin, size)
+            return None
+        wanted = Split(lead.dim, lead.cells, size // lead.cells, lead.origin)
+        own = splits.get(n)
+        if own is not None and not own.same_part(wanted):
+            context.unify(wanted, own)
+        needs[n] = wanted
+    return needs
+
+
+def _node(value: object) -> fx.Node:
+    assert isinstance(value, fx.Node)
+    return value
+
+
+def _mask(beside: Layout, query: Split) -> Layout:
     """Masks have as many heads as the queries."""
-    if isinstance(beside, Split) and isinstance(query, Split):
+    if isinstance(beside, Split):
         return Split(beside.dim, query.cells, query.unit, query.origin)
     return beside

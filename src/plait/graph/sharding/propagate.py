@@ -2,8 +2,9 @@
 
 Nodes are decided in their order, each from the layouts of its inputs. How a split dimension is seen (its sections and
 cells) is what later nodes need of it: queries come in heads, a projection may hold three of them. So a round that meets
-what does not fit is followed by one in which the parameters are seen as it asked, until nothing is asked any more. There are
-as many rounds as it takes, up to a limit.
+what does not fit is followed by one in which the parameters are seen as it asked, until nothing is asked any more.
+There
+are as many rounds as it takes, up to a limit.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -53,7 +54,7 @@ class Stretch:
         return cls(model, tuple(nodes), tuple(sources), _pinned(model), tuple(_written(model, nodes)))
 
     def splittable(self, split: Mapping[str, int]) -> dict[str, int]:
-        """Of what is to be split, what can be: running statistics are so together, other buffers that change are not."""
+        """Of what is to be split, what can be: running statistics together, other buffers that change not at all."""
         left = dict(split)
         for names in self.written:
             if len(names) < 2 or not names <= left.keys():
@@ -104,10 +105,8 @@ def place_parameters(
 def decide_node(stretch: Stretch, node: fx.Node, found: Propagation, context: Context) -> None:
     if not any(n in found.layouts for n in node.all_input_nodes):
         return
-    if node in stretch.pinned:
-        decision = Decision(why="it shares memory that is written to")
-    else:
-        decision = decide(node, context)
+    pinned = node in stretch.pinned
+    decision = Decision(why="it shares memory that is written to") if pinned else decide(node, context)
     found.decisions[node] = decision
     if decision.gives != WHOLE:
         found.layouts[node] = decision.gives
@@ -157,5 +156,7 @@ def _pinned(model: Model) -> frozenset[fx.Node]:
 def _written(model: Model, nodes: Iterable[fx.Node]) -> Iterator[frozenset[str]]:
     for node in nodes:
         names = frozenset(parameter_name(model.captured, n) for n in mutated_inputs(node) if n.op == "get_attr")
-        if names:
-            yield names if is_training_batch_norm(node) else frozenset(list(names)[:1])
+        if is_training_batch_norm(node):
+            yield names
+        else:
+            yield from (frozenset({name}) for name in names)

@@ -5,7 +5,7 @@ import operator
 import torch
 from torch import fx
 
-from plait.graph.randomness import called
+from plait.graph.randomness import called, seeded
 from plait.graph.sharding import normalisations, pointwise, products, views, vocabulary
 from plait.graph.sharding.decision import Context, Decision, Rule
 
@@ -29,7 +29,8 @@ _BY_NAME: dict[str, Rule] = {
     "batch_norm": normalisations.batch_norm,
     **dict.fromkeys(("layer_norm", "rms_norm"), normalisations.layer_norm),
     "group_norm": normalisations.group_norm,
-    **dict.fromkeys(("to", "_to_copy", "contiguous", "detach", "alias", "zeros_like", "ones_like"), pointwise.pointwise),
+    **dict.fromkeys(("to", "_to_copy", "contiguous", "detach", "alias"), pointwise.pointwise),
+    **dict.fromkeys(("zeros_like", "ones_like"), pointwise.pointwise),
     "dropout": pointwise.dropout,
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum"), pointwise.running_along),
     **dict.fromkeys(("sum", "mean", "amax", "amin", "var", "std"), pointwise.reduction),
@@ -41,6 +42,8 @@ _BY_NAME: dict[str, Rule] = {
         pointwise.over_images,
     ),
 }  # fmt: skip
+
+_DRAWING = {pointwise.dropout, products.attention}  # draw the whole tensor's random numbers
 
 
 def decide(node: fx.Node, context: Context) -> Decision:
@@ -55,6 +58,6 @@ def decide(node: fx.Node, context: Context) -> Decision:
         if rule is None and torch.Tag.pointwise in target.tags and not target._schema.is_mutable:
             rule = pointwise.pointwise
     name = getattr(target, "_opname", getattr(target, "__name__", str(target)))
-    if rule is None:
+    if rule is None or (node.target is seeded and rule not in _DRAWING):
         return Decision(why=f"there is no rule that splits {name}")
     return rule(node, context) or Decision(why=f"{name} does not go with this split")

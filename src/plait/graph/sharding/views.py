@@ -39,6 +39,8 @@ def reshape(node: fx.Node, context: Context) -> Decision | None:
     if split is None:
         return _of_terms(node, context)
     before, after = context.shape(x), context.shape(node)
+    if getattr(called(node)[0], "_overloadname", "") == "dtype":
+        return None
     found = reshaped(split, before, after, context)
     if found is None:
         return None
@@ -56,7 +58,8 @@ def reshaped(split: Split, before: tuple[int, ...], after: tuple[int, ...], cont
             if size * ahead % sections:
                 return None
             if unit % behind:
-                return _with_fewer_cells(split, unit, behind, context)
+                _ask_for_blocks(split, unit, behind, context)
+                return None
             own_sections = sections // ahead
             if own_sections * split.cells * (unit // behind) == size:
                 return Split(dim, split.cells, unit // behind, split.origin)
@@ -65,7 +68,7 @@ def reshaped(split: Split, before: tuple[int, ...], after: tuple[int, ...], cont
     return None
 
 
-def _with_fewer_cells(split: Split, unit: int, behind: int, context: Context) -> None:
+def _ask_for_blocks(split: Split, unit: int, behind: int, context: Context) -> None:
     """A cell is less than what stays together: asks for cells of whole such blocks."""
     if split.cells * unit % behind == 0:
         context.demands.fewer_cells(split.origin, split.cells * unit // behind)
@@ -145,7 +148,8 @@ def squeeze(node: fx.Node, context: Context) -> Decision | None:
     shape, dims = context.shape(x), argument(node, "dim")
     if dims is None:
         return None
-    gone = {d % len(shape) for d in (dims if isinstance(dims, (list, tuple)) else [dims])}
+    given: list[Any] = list(dims) if isinstance(dims, (list, tuple)) else [dims]
+    gone = {d % len(shape) for d in given}
     gone = {d for d in gone if shape[d] == 1}
     return Decision(_moved(split, split.dim - sum(d < split.dim for d in gone)), {x: split})
 

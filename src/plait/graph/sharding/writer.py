@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 
+from plait.graph.aliases import mutated_inputs
 from plait.graph.build import Model
 from plait.graph.cut import StageCut
 from plait.graph.deferred import product, product_and_sum
@@ -57,6 +58,10 @@ class SharedWriter(Writer):
         if decision is None:
             super().write(node, call)
             return
+        for target in mutated_inputs(node):
+            assert target.op != "get_attr" or decision.needs.get(target, WHOLE) == self.found.layout(target), (
+                f"{node} would write into a copy of {target}"
+            )
         chosen = self._chosen_call(decision, call)
         if chosen is None:
             self.new[node] = self._copy_changed(node, decision)
@@ -129,13 +134,9 @@ class SharedWriter(Writer):
 
     def _in_layout(self, node: fx.Node, wanted: Layout) -> fx.Node:
         own = self.found.layout(node)
-        if isinstance(wanted, Split) and isinstance(own, Split) and (wanted.dim, wanted.cells, wanted.unit) == (
-            own.dim, own.cells, own.unit,
-        ):  # fmt: skip
-            return self.new[node]
         if wanted == own or isinstance(node.meta.get("val"), (tuple, list)):
             return self.new[node]
-        key = (node, Split(wanted.dim, wanted.cells, wanted.unit, "") if isinstance(wanted, Split) else wanted)
+        key = (node, wanted)
         if key not in self._forms:
             self._forms[key] = self._brought(node, own, wanted)
         return self._forms[key]

@@ -99,7 +99,7 @@ def best_plan(name: str, problem: Problem, found: Iterable[Option]) -> Plan:
 
 def fitting_plan(option: Option) -> Plan:
     """The option's plan. Raises PlaitError where it does not fit after all: the quick memory leaves some things out."""
-    plan, problem = option.plan(), option.layout.setting.problem
+    plan, problem = option.plan(), option.layout.problem
     program = compile_program(plan, problem.graph)
     check_memory(predict_memory(program, plan, problem.graph, problem.costs), plan)
     return plan
@@ -125,7 +125,7 @@ def _beginnings(option: Option) -> list[int]:
 
 
 def _simulated(option: Option, beginnings: list[int]) -> float:
-    plan, problem = option.plan(), option.layout.setting.problem
+    plan, problem = option.plan(), option.layout.problem
     rows = plan.batch_size / plan.micro_batches
     seconds = [
         try_out(

@@ -28,6 +28,9 @@ from plait.schedule import RECIPES
 from plait.search.baselines.blocks import Array, Numbers
 from plait.search.baselines.held import Held
 from plait.search.baselines.setting import Setting
+from plait.search.groups import Group, grouped
+from plait.search.problem import Problem
+from plait.search.split import split_of
 
 _ROUNDING = 1e-9
 _EXTRA_MESSAGES = 2  # a receive posted ahead, a gradient still leaving
@@ -37,13 +40,21 @@ _EXTRA_MESSAGES = 2  # a receive posted ahead, a gradient still leaving
 class Layout:
     """Stages between `boundaries` (atoms) on groups of devices, rows of a micro-batch in equal or given shares.
 
-    Groups that come again hold several stages, for interleaved schedules.
+    Groups that come again hold several stages, for interleaved schedules. Where each device stands for a tensor group
+    (`shared`), `asked` is the problem of all devices.
     """
 
     setting: Setting
     boundaries: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
     shares: tuple[tuple[float, ...], ...] | None = None
+    tensor: int = 1
+    asked: Problem | None = None
+
+    @property
+    def problem(self) -> Problem:
+        """Of all devices."""
+        return self.asked or self.setting.problem
 
     @property
     def most_replicas(self) -> int:
@@ -108,10 +119,10 @@ class Layout:
         """About as many as the plan's program will have."""
         replicas = np.array([len(group) for group in self.groups])
         buckets = np.ceil(self._held.trained / DEFAULT_BUCKET_BYTES)
-        return int(np.sum(replicas * (micro_batches * (4 + 2 * self._held.messages) + 3 * buckets)))
+        return int(self.tensor * np.sum(replicas * (micro_batches * (4 + 2 * self._held.messages) + 3 * buckets)))
 
     def plan(self, micro_batches: int, schedule: str) -> Plan:
-        problem = self.setting.problem
+        problem = self.problem
         shares = self.shares or [(1.0,) * len(group) for group in self.groups]
         return Plan(
             model=problem.graph.name,
@@ -122,11 +133,24 @@ class Layout:
             schedule=schedule,
             overlap=problem.overlap,
             stages=tuple(
-                StagePlan(int(start), int(end), group, tuple(own))
-                for (start, end), group, own in zip(pairwise(self.edges), self.groups, shares, strict=True)
+                StagePlan(
+                    int(start),
+                    int(end),
+                    tuple(group),
+                    tuple(own),
+                    tensor=self.tensor,
+                    split=split_of(problem, int(start), int(end), self.tensor),
+                )
+                for (start, end), group, own in zip(pairwise(self.edges), self.stage_groups, shares, strict=True)
             ),
             batch=problem.batch,
         )
+
+    @property
+    def stage_groups(self) -> tuple[Group, ...]:
+        """All devices of each stage."""
+        whole = ([first + place for first in group for place in range(self.tensor)] for group in self.groups)
+        return tuple(grouped(devices, self.tensor) for devices in whole)
 
     # Per replica, all stages' one after the other
 
@@ -192,8 +216,14 @@ class Layout:
         step = np.array([optimizer[kind].seconds_per_byte for kind in self._kind.tolist()])
         slowest = np.maximum.reduceat(step / self.setting.speeds[self._device], self._first)
         trained = self._held.trained
-        sums = [self.setting.network.all_reduce_seconds(n, g) for n, g in zip(trained, self.groups, strict=True)]
+        sums = [self._sum_seconds(n, g) for n, g in zip(trained, self.groups, strict=True)]
         return float(np.max(np.array(sums) + slowest * trained))
+
+    def _sum_seconds(self, num_bytes: float, group: tuple[int, ...]) -> float:
+        """As many rings as a tensor group has devices share the hosts' links."""
+        network = self.setting.network
+        rings = self.tensor if len({network.host_of[device] for device in group}) > 1 else 1
+        return network.all_reduce_seconds(num_bytes * rings, group)
 
     @cached_property
     def _first(self) -> Numbers:
