@@ -79,7 +79,7 @@ def _in_order(buckets: Sequence[Bucket], endings: Endings) -> list[Bucket]:
             given = [needed[number] for number in endings.orders[stage] if number < len(needed)]
             found += given + [bucket for bucket in needed if bucket not in given]
         else:
-            found += needed if stage in endings.split else needed[::-1]
+            found += sorted(own, key=lambda bucket: bucket.readers, reverse=stage not in endings.split)
     return found + [bucket for bucket in buckets if bucket.tied]
 
 
