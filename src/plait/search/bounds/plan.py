@@ -6,7 +6,8 @@ L is at least each of the following; releases and tails are the longest paths of
 size for which they are shortest, and every serial resource is bounded by Jackson's argument (`serial`).
 
 - load (`_loads`): a rank computes all its forwards and backwards one at a time; head + sum of F + B + tail. With
-  split backwards nobody waits for the later halves W, so the tail after them is only the gradient sum.
+  split backwards nobody waits for the later halves W, so the tail after them is only the gradient sum; but of those
+  only as many as memory has room for can be left when the last earlier half ends: the others have its tail.
 - coupled load (`_coupled`): a stage whose ranks start together takes the slowest rank's time for each computation,
   where all of them have rows of every micro-batch.
 - host (`_hosts`): the ranks of a host with `slots` cores work off at most `slots` seconds per second.
@@ -36,11 +37,12 @@ from functools import cached_property
 from plait.cost import Costs
 from plait.graph import Graph
 from plait.plan import Plan
+from plait.program.stage_memory import StageMemory
 from plait.search.bounds.between import exposed_seconds
 from plait.search.bounds.bound import NOTHING, Bound, strongest
 from plait.search.bounds.passage import Passage, passages, splits_backwards, step_tables
 from plait.search.bounds.paths import Paths, longest_paths
-from plait.search.bounds.room import room_for_activations
+from plait.search.bounds.room import most_put_off, room_for_activations
 from plait.search.bounds.serial import Item, serial_bound
 from plait.search.bounds.sums import Sum, gradient_sums, slowest_step, step_of_each
 from plait.simulate.times import Times
@@ -80,6 +82,8 @@ class _Step:
         self.overlap = times.plan.overlap
         self.splits = splits_backwards(times.plan)
         self.exposed: dict[tuple[object, ...], float] = {}
+        self.memory: dict[str, StageMemory] = {}
+        self.put_off: dict[tuple[object, ...], float] = {}
         self.steps = step_of_each(times) if self.overlap != "off" else []
         self.after_stage = [self._after(index) for index in range(len(self.tables.stages))]
         self.after_stage[0] = max(self.after_stage[0], between)
@@ -164,7 +168,25 @@ class _Step:
         if not weights:
             return forward, backward
         release = min(x.backward_start[place] + p.backward[place] for p, x in sizes)
-        return forward, backward, Item(release, weights, self.after_stage[self.stage_of[place]])
+        longest = max(p.weights[place] for p, _ in sizes)
+        late = min(self._most_put_off(place) * longest, weights)
+        after = Item(release, late, self.after_stage[self.stage_of[place]])
+        return forward, backward, Item(release, weights - late, backward.tail), after
+
+    def _most_put_off(self, place: int) -> float:
+        rank, stage = self.ranks[place], self.tables.stages[self.stage_of[place]]
+        kind = self.plan.cluster.devices[self.plan.devices[rank]].kind.name
+        rows = min(p.rows[place] for p, _ in self._sizes(place))
+        key = kind, stage.start, rows, self.room[rank]
+        if key not in self.put_off:
+            if kind not in self.memory:
+                self.memory[kind] = StageMemory(self.graph, self.times.costs, kind)
+            self.put_off[key] = most_put_off(self.memory[kind], stage, rows, self.room[rank])
+        return self.put_off[key]
+
+    @cached_property
+    def room(self) -> list[int]:
+        return room_for_activations(self.plan, self.graph, self.times.costs)
 
     def loads(self) -> Iterator[Bound]:
         by_rank: defaultdict[int, list[int]] = defaultdict(list)
@@ -247,7 +269,6 @@ class _Step:
         return max(ends)
 
     def in_flight(self) -> Iterator[Bound]:
-        room = room_for_activations(self.plan, self.graph, self.times.costs)
         for place in self.working:
             rank, stage = self.ranks[place], self.stage_of[place]
             table, sizes = self.tables.stages[stage], self._sizes(place)
@@ -258,7 +279,7 @@ class _Step:
                 self.times.costs_of(stage).saved_bytes(device.kind.name, table.start, table.end, p.rows[place])
                 for p, _ in sizes
             )
-            at_once = max(room[rank] // saved, 1) if saved else math.inf
+            at_once = max(self.room[rank] // saved, 1) if saved else math.inf
             trips = sum(
                 p.count * (p.forward[place] + x.between[place] + p.backward[place] + p.weights[place]) for p, x in sizes
             )

@@ -1,12 +1,15 @@
-"""How much memory a rank has left for what its forwards save."""
+"""How much memory a rank has left for what its forwards save, and for what backwards in halves put off."""
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 
 from plait.cost import Costs
 from plait.graph import Graph
 from plait.plan import Plan
+from plait.program import StageTable
 from plait.program.buckets import part_of
+from plait.program.stage_memory import StageMemory
 
 
 def room_for_activations(plan: Plan, graph: Graph, costs: Costs) -> list[int]:
@@ -32,3 +35,15 @@ def room_for_activations(plan: Plan, graph: Graph, costs: Costs) -> list[int]:
         state = 1 + costs.optimizer[device.kind.name].state_bytes_per_byte
         room.append(device.memory_bytes - int(alone(held[s] + trained[s] * state for s in own)))
     return room
+
+
+def most_put_off(memory: StageMemory, stage: StageTable, rows: int, room: int) -> float:
+    """Of how many micro-batches of so many rows the weight halves can be left when the last input half ends.
+
+    That of the last one itself and those whose inputs and output gradients fit beside it. Of what a device of a tensor
+    group keeps nothing is said.
+    """
+    if stage.tensor > 1:
+        return math.inf
+    kept = memory.of(stage.start, stage.end, rows, recompute=stage.recompute, coupled=stage.coupled).weight_inputs
+    return room // kept + 1 if kept else math.inf
