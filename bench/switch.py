@@ -1,8 +1,11 @@
 """The aggregating switch alone: how much of its links a sum fills, and what loss costs.
 
-Claim: without loss, 4 hosts on links of 1 Gbit/s sum 16 MB in no more than 1.15 of the bound, which is the time a link
-needs for one host's packets, headers and all. Each host is a process in a network namespace, joined to the switch by a
-shaped link: emulated hosts, real packets, real sums. The figure is the median of the sums after the first.
+Claim: with 9000-byte frames, 4 hosts on links of 500 Mbit/s and 8 on links of 200 Mbit/s sum 16 MB in no more than
+1.11 of the bound, and so do 4 on 200 Mbit/s with up to 1 % of packets lost. The bound is the time a link needs for
+one host's packets, headers and all. At 1 Gbit/s, with 1500-byte frames and with 5 % lost the share is shown, not
+claimed: there the machine's cores, or the losses, are the limit. Each host is a process in a network namespace,
+joined to the switch's by a shaped link: emulated hosts, real packets, real sums. The figure is the median of the sums
+after the first.
 """
 
 import multiprocessing
@@ -29,17 +32,18 @@ from plait.switch.datagrams import HEADER, IP_AND_UDP
 from plait.switch.faults import Faults
 from plait.switch.worker import SwitchWorker
 
-LIMIT = 1.15
+LIMIT = 1.11
 KEY, PORT = "bench", 4790
-CASES = (  # hosts, Gbit/s, MTU, loss
-    (4, 1.0, 9000, 0.0),
-    (4, 0.5, 9000, 0.0),
-    (8, 0.2, 9000, 0.0),
-    (4, 0.2, 1500, 0.0),
-    (4, 0.2, 9000, 0.001),
-    (4, 0.2, 9000, 0.01),
-    (4, 0.2, 9000, 0.05),
-)
+CASES = {  # hosts, Gbit/s, MTU, loss
+    "4_hosts_500_mbit": (4, 0.5, 9000, 0.0),
+    "8_hosts_200_mbit": (8, 0.2, 9000, 0.0),
+    "loss_0.1_percent": (4, 0.2, 9000, 0.001),
+    "loss_1_percent": (4, 0.2, 9000, 0.01),
+    "loss_5_percent": (4, 0.2, 9000, 0.05),
+    "4_hosts_1_gbit": (4, 1.0, 9000, 0.0),
+    "small_frames": (4, 0.2, 1500, 0.0),
+}
+NOT_CLAIMED = ("loss_5_percent", "4_hosts_1_gbit", "small_frames")
 _CONTEXT = multiprocessing.get_context("fork")  # importing PyTorch anew would take longer than the sums
 
 
@@ -138,18 +142,19 @@ def main() -> None:
     if lack := missing():
         raise SystemExit(f"this bench {lack.removeprefix('an emulated cluster ')}")
     repeats = 4 if asked.quick else 8
-    rows = []
+    cases = dict(list(CASES.items())[: 4 if asked.quick else None])
+    rows: dict[str, Row] = {}
     table = Table("hosts", "Gbit/s", "MTU", "loss", "MB", "ms", "of the bound", "sent again")
-    for hosts, gbit, mtu, loss in CASES[:: 4 if asked.quick else 1]:
-        row = measure(hosts, gbit, mtu, loss, 4_000_000, repeats)
-        rows.append(row)
+    for name, (hosts, gbit, mtu, loss) in cases.items():
+        row = rows[name] = measure(hosts, gbit, mtu, loss, 4_000_000, repeats)
         table.add_row(
             str(hosts), f"{gbit:g}", str(mtu), f"{loss:.1%}", f"{row.megabytes:.0f}", f"{row.seconds * 1e3:.0f}",
             f"{row.share:.1%}", f"{row.retransmitted:.2%}",
         )  # fmt: skip
     Console().print(table)
-    figures = {"share_4_hosts_1_gbit": round(rows[0].share, 3), "least_share": round(min(r.share for r in rows), 3)}
-    finish("switch", figures, rows=[asdict(row) for row in rows], holds=rows[0].share >= 1 / LIMIT, check=asked.check)
+    figures = {f"share_{name}": round(row.share, 3) for name, row in rows.items()}
+    holds = all(row.share >= 1 / LIMIT for name, row in rows.items() if name not in NOT_CLAIMED)
+    finish("switch", figures, rows=[asdict(row) for row in rows.values()], holds=holds, check=asked.check)
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ def test_who_has_left_is_named_at_once(switch: Switch) -> None:
 
 
 def test_leaving_does_not_take_the_last_result_from_others() -> None:
-    with Switch(key=KEY, faults=Faults(loss=0.3, seed=3)) as switch:
+    with Switch(key=KEY, faults=Faults(loss=0.2, seed=3)) as switch:
         for _ in range(2):
             workers, tensors = joined(switch, 3), [torch.ones(30_000) for _ in range(3)]
 

@@ -7,9 +7,8 @@ from plait.switch.channel import Channel
 from plait.switch.datagrams import MOST_SLOTS
 from plait.switch.plane import MOST_WORKERS, Route
 
-MOST_LEAVES = (
-    1023  # with more, the rounding of each is too much, and the counts of numbers that are not finite overflow
-)
+_LONGEST_NAME = 200
+MOST_LEAVES = 1023  # with more, rounding errs by more than is promised, and counts of NaN and infinities overflow
 
 
 class Refused(Exception):
@@ -33,8 +32,10 @@ class Request:
         try:
             numbers = {name: int(message[name]) for name in ("worker", "count", "port", "elements", "slots")}
             asked = cls(job=str(message["job"]), leaves=int(message.get("leaves", 1)), **numbers)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Refused(f"a request to join lacks or garbles {error}") from error
+        if not 1 <= len(asked.job) <= _LONGEST_NAME:
+            raise Refused(f"a job's name has 1 to {_LONGEST_NAME} letters, and this one {len(asked.job)}")
         if not 1 <= asked.count <= MOST_WORKERS:
             raise Refused(f"a job has 1 to {MOST_WORKERS} workers at one switch, and {asked.count} were asked for")
         if not 0 <= asked.worker < asked.count:

@@ -12,7 +12,7 @@
 #include <time.h>
 
 #define ROUND_TRIPS 2.0       /* until the worker asks */
-#define FIRST_TIMEOUT 0.1     /* before anything has been measured */
+#define FIRST_TIMEOUT 0.02    /* before anything has been measured */
 #define SHORTEST_TIMEOUT 4e-3 /* less is noise of schedulers */
 #define LONGEST_TIMEOUT 0.25
 #define LONGEST_SLEEP 0.1
