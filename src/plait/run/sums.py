@@ -54,6 +54,13 @@ class Sums:
         )
 
 
+def check_sums(plan: Plan) -> None:
+    """Raises PlaitError where the plan's gradients cannot be summed from here, for want of a switch."""
+    sums = Sums.of(plan)
+    for stage in range(len(plan.stages)):
+        sums.groups(plan.stage_ranks(stage))
+
+
 def groups_of_program(program: Program, sums: Sums) -> list[Group]:
     """The process groups of a program's gradient sums and of its replicas that exchange statistics."""
     groups = [group for bucket in program.buckets for group in sums.groups(bucket.ranks)]
