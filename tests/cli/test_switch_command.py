@@ -19,8 +19,14 @@ needs_library = pytest.mark.skipif(native.missing() is not None, reason=str(nati
 
 
 @needs_library
-def test_a_switch_runs_until_it_is_stopped() -> None:
+def test_a_switch_below_another_runs_until_it_is_stopped() -> None:
+    with Switch(key="k") as spine:
+        _run_below(spine)
+
+
+def _run_below(spine: Switch) -> None:
     words = [sys.executable, "-m", "plait", "switch", "--ports", "0", "--listen", "127.0.0.1"]
+    words += ["--parent", f"127.0.0.1:{spine.address[1]},0/1"]
     environment = {**os.environ, "PLAIT_JOB_KEY": "k"}
     running = subprocess.Popen(
         words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
@@ -33,6 +39,7 @@ def test_a_switch_runs_until_it_is_stopped() -> None:
             tensor = torch.arange(5.0)
             worker.all_reduce(tensor)
             assert torch.equal(tensor, torch.arange(5.0))
+        assert spine.status()["counters"]["completed"] == 2
         running.send_signal(signal.SIGTERM)
         _, error = running.communicate(timeout=20)
         assert running.returncode == 130 and "Traceback" not in error

@@ -10,6 +10,7 @@ import torch
 from switch_help import KEY, joined, on_all
 
 from plait.errors import PlaitError
+from plait.switch import native
 from plait.switch.channel import call
 from plait.switch.daemon import Switch
 from plait.switch.worker import SwitchUnavailable, SwitchWorker
@@ -38,6 +39,8 @@ def test_a_wrong_key(switch: Switch) -> None:
         ({"worker": 2, "count": 2}, "worker 2 is none of 2"),
         ({"count": 65}, "1 to 64 workers"),
         ({"slots": 0}, "0 slots"),
+        ({"slots": float("inf")}, "garbles cannot convert"),
+        ({"job": "x" * 201}, "1 to 200 letters"),
     ],
 )
 def test_requests_that_make_no_sense(switch: Switch, options: dict[str, object], reason: str) -> None:
@@ -96,7 +99,15 @@ def test_every_job_has_an_epoch_of_its_own(switch: Switch) -> None:
 
 
 def test_connections_that_talk_nonsense_are_closed(switch: Switch) -> None:
-    for words in (b"\n", b"[1]\n", b"\xff\xfe\n", b'{"type": "join"}\n', b"GET / HTTP/1.1\r\n\r\n", b""):
+    for words in (
+        b"\n",
+        b"[1]\n",
+        b"\xff\xfe\n",
+        b'{"type": "join"}\n',
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"[" * 100_000 + b"\n",
+        b"",
+    ):
         with socket.create_connection(switch.address, timeout=10.0) as connection:
             stream = connection.makefile("rb")
             assert json.loads(stream.readline())["type"] == "hello"
@@ -124,6 +135,15 @@ def test_counters_over_the_control_channel(switch: Switch) -> None:
         }
     ]
     assert status["counters"]["summed"] == 12
+
+
+def test_without_the_library_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_path", lambda: None)
+    assert "for want of a C compiler" in str(native.missing())
+    with pytest.raises(PlaitError, match="install Plait again"):
+        Switch(key=KEY)
+    with pytest.raises(PlaitError, match="install Plait again"):
+        SwitchWorker(("127.0.0.1", 1), job="job", key=KEY, worker=0, count=1)
 
 
 def test_a_port_that_is_taken(switch: Switch) -> None:

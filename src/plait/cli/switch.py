@@ -13,9 +13,10 @@ from plait.emulate.testbed import stopped_by_signals
 from plait.errors import PlaitError
 from plait.run.launch import RunFailed
 from plait.switch.channel import call
-from plait.switch.daemon import Parent, Switch
+from plait.switch.daemon import Switch
 from plait.switch.errors import SwitchUnavailable
 from plait.switch.plane import DROPPED
+from plait.switch.roster import Parent
 
 app = typer.Typer(help="Run a switch that sums gradients as they pass, or ask one what it is doing.")
 

@@ -52,7 +52,7 @@ class Channel:
         line, _, self._waiting = self._waiting.partition(b"\n")
         try:
             message = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Garbled(f"not JSON: {line[:80]!r}") from error
         if not isinstance(message, dict):
             raise Garbled(f"not an object: {line[:80]!r}")

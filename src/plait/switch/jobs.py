@@ -7,6 +7,9 @@ from plait.switch.channel import Channel
 from plait.switch.datagrams import MOST_SLOTS
 from plait.switch.plane import MOST_WORKERS, Route
 
+_LONGEST_NAME = 200
+MOST_LEAVES = 1023  # with more, rounding errs by more than is promised, and counts of NaN and infinities overflow
+
 
 class Refused(Exception):
     """Why a worker may not join; told to it as it stands."""
@@ -29,14 +32,16 @@ class Request:
         try:
             numbers = {name: int(message[name]) for name in ("worker", "count", "port", "elements", "slots")}
             asked = cls(job=str(message["job"]), leaves=int(message.get("leaves", 1)), **numbers)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Refused(f"a request to join lacks or garbles {error}") from error
+        if not 1 <= len(asked.job) <= _LONGEST_NAME:
+            raise Refused(f"a job's name has 1 to {_LONGEST_NAME} letters, and this one {len(asked.job)}")
         if not 1 <= asked.count <= MOST_WORKERS:
             raise Refused(f"a job has 1 to {MOST_WORKERS} workers at one switch, and {asked.count} were asked for")
         if not 0 <= asked.worker < asked.count:
             raise Refused(f"worker {asked.worker} is none of {asked.count}: they count from 0")
-        if not 1 <= asked.leaves <= 1 << 10:
-            raise Refused(f"{asked.leaves} workers below one switch are outside 1 to 1024")
+        if not 1 <= asked.leaves <= MOST_LEAVES:
+            raise Refused(f"{asked.leaves} workers below one switch are outside 1 to {MOST_LEAVES}")
         if asked.elements < 16 or not 0 < asked.port < 1 << 16:
             raise Refused(f"packets of {asked.elements} integers to port {asked.port} are none")
         if not 1 <= asked.slots <= MOST_SLOTS:

@@ -1,5 +1,5 @@
-"""The C library: found beside this file where it was built when the package was installed, and loaded by ctypes, which
-lets other threads run while a call is in C."""
+"""The C library: built beside its sources, in the folder `native`, when the package is installed, and loaded by ctypes,
+which lets other threads run while a call is in C."""
 
 import ctypes
 import enum
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from plait.errors import PlaitError
 
-_NAME = "_native"
+_FOLDER, _NAME = "native", "_library"  # a folder that is no package: the library is no module
 
 
 class Ticket(ctypes.Structure):
@@ -115,8 +115,8 @@ def library() -> ctypes.CDLL:
 
 
 def _path() -> Path | None:
-    here = Path(__file__).parent
-    found = (here / f"{_NAME}{suffix}" for suffix in EXTENSION_SUFFIXES)
+    folder = Path(__file__).parent / _FOLDER
+    found = (folder / f"{_NAME}{suffix}" for suffix in EXTENSION_SUFFIXES)
     return next((path for path in found if path.is_file()), None)
 
 

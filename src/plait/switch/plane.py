@@ -22,7 +22,7 @@ COUNTERS = (
     "sent",
     "unsent",
     "answered again",
-    "waits",
+    "asked",
     "forwarded",
     "lost on purpose",
     "bad length",
@@ -78,71 +78,96 @@ class Opening:
 
 
 class Plane:
-    """Slots for `elements` integers each; serves `data` from the start until it is closed."""
+    """Slots for `elements` integers each. Serves `data` from its start until it is closed, and then does nothing."""
 
-    def __init__(
-        self,
-        data: socket.socket,
-        *,
-        slots: int,
-        elements: int,
-        faults: Faults,
-        on_failure: Callable[[str], None] = lambda why: None,
-    ) -> None:
+    def __init__(self, data: socket.socket, *, slots: int, elements: int, faults: Faults) -> None:
         self._library = library()
-        self._handle = self._library.plait_plane_make(slots, elements)
+        self._handle: int | None = self._library.plait_plane_make(slots, elements)
         if not self._handle:
             raise MemoryError(f"no memory for {slots} slots of {elements} integers")
-        self._data, self._faults, self._on_failure = data, faults, on_failure
+        self._data, self._faults = data, faults
+        self._lock = threading.Lock()
         self._stop = os.eventfd(0)
-        self._thread = threading.Thread(target=self._serve, name="plait-switch-data", daemon=True)
+        self._counted = dict.fromkeys(COUNTERS, 0)
+        self._thread: threading.Thread | None = None
+
+    def start(self, *, on_failure: Callable[[str], None]) -> None:
+        def serve() -> None:
+            failed = self._library.plait_serve(self._handle, self._data.fileno(), self._stop, self._faults.rates())
+            if failed:
+                on_failure(f"the switch's data socket failed: {errno.errorcode.get(failed, failed)}")
+
+        self._thread = threading.Thread(target=serve, name="plait-switch-data", daemon=True)
         self._thread.start()
 
-    def _serve(self) -> None:
-        failed = self._library.plait_serve(self._handle, self._data.fileno(), self._stop, self._faults.rates())
-        if failed:
-            self._on_failure(f"the switch's data socket failed: {errno.errorcode.get(failed, failed)}")
-
     def open(self, job: Opening) -> None:
-        for worker, route in enumerate(job.workers):
-            self._library.plait_plane_worker(
-                self._handle, job.index, worker, route.address.encode(), route.port, route.source.encode()
+        with self._lock:
+            if self._handle is None:
+                return
+            for worker, route in enumerate(job.workers):
+                address, source = route.address.encode(), route.source.encode()
+                self._library.plait_plane_worker(self._handle, job.index, worker, address, route.port, source)
+            if up := job.parent:
+                self._library.plait_plane_parent(
+                    self._handle,
+                    job.index,
+                    up.address.encode(),
+                    up.port,
+                    up.job,
+                    up.worker,
+                    up.count,
+                    up.epoch,
+                    up.token,
+                )
+            self._library.plait_plane_open(
+                self._handle,
+                job.index,
+                len(job.workers),
+                job.epoch,
+                job.token,
+                job.first_slot,
+                job.slots,
+                job.elements,
             )
-        if up := job.parent:
-            self._library.plait_plane_parent(
-                self._handle, job.index, up.address.encode(), up.port, up.job, up.worker, up.count, up.epoch, up.token
-            )
-        self._library.plait_plane_open(
-            self._handle,
-            job.index,
-            len(job.workers),
-            job.epoch,
-            job.token,
-            job.first_slot,
-            job.slots,
-            job.elements,
-        )
 
     def left(self, index: int, worker: int) -> None:
         """This worker will contribute no more."""
-        self._library.plait_plane_left(self._handle, index, worker)
+        with self._lock:
+            if self._handle is not None:
+                self._library.plait_plane_left(self._handle, index, worker)
 
     def close_job(self, index: int) -> None:
-        self._library.plait_plane_close(self._handle, index)
+        with self._lock:
+            if self._handle is not None:
+                self._library.plait_plane_close(self._handle, index)
 
     def counters(self) -> dict[str, int]:
-        values = (ctypes.c_uint64 * len(COUNTERS))()
-        self._library.plait_plane_counters(self._handle, values)
-        return dict(zip(COUNTERS, values, strict=True))
+        """Packets since the start; those of the end once the plane is closed."""
+        with self._lock:
+            self._count()
+        return dict(self._counted)
+
+    def _count(self) -> None:
+        if self._handle is not None:
+            values = (ctypes.c_uint64 * len(COUNTERS))()
+            self._library.plait_plane_counters(self._handle, values)
+            self._counted = dict(zip(COUNTERS, values, strict=True))
 
     def job_counters(self, index: int) -> tuple[int, int]:
         """Contributions summed, chunks completed."""
         values = (ctypes.c_uint64 * 2)()
-        self._library.plait_plane_job_counters(self._handle, index, values)
+        with self._lock:
+            if self._handle is not None:
+                self._library.plait_plane_job_counters(self._handle, index, values)
         return values[0], values[1]
 
     def close(self) -> None:
         os.eventfd_write(self._stop, 1)
-        self._thread.join()
-        os.close(self._stop)
-        self._library.plait_plane_free(self._handle)
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            self._count()
+            if self._handle is not None:
+                self._library.plait_plane_free(self._handle)
+                self._handle = None
+                os.close(self._stop)

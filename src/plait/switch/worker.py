@@ -12,14 +12,13 @@ from torch import Tensor
 
 from plait.errors import PlaitError
 from plait.switch.channel import Channel, Garbled, call
-from plait.switch.datagrams import elements_for, make_socket, path_mtu
+from plait.switch.datagrams import elements_for, make_socket, path_mtu, usual_slots
 from plait.switch.errors import SwitchUnavailable
 from plait.switch.native import Outcome, Report, Ticket, library
 
 __all__ = ["SwitchUnavailable", "SwitchWorker"]
 
 _SLICE = 0.2  # seconds in C at a time, so that Ctrl-C is heard
-_SLOTS = 64
 
 
 class SwitchWorker:
@@ -40,10 +39,10 @@ class SwitchWorker:
         count: int,
         timeout_seconds: float = 60.0,
         silence_seconds: float = 5.0,
-        slots: int = _SLOTS,
+        slots: int | None = None,
     ) -> None:
         """`timeout_seconds` is how long other workers may take, `silence_seconds` how long the switch may not answer;
-        `slots` are asked for, and are packets under way at once."""
+        `slots` are asked for, and are packets under way at once: what fills most links unless given."""
         self._library = library()
         self._job, self._worker, self._count = job, worker, count
         self._timeout, self._silence = timeout_seconds, silence_seconds
@@ -63,19 +62,20 @@ class SwitchWorker:
         if not self._handle:
             raise MemoryError("no memory for the packets under way to the switch")
 
-    def _join(self, control: tuple[str, int], key: str, slots: int) -> tuple[Channel, Ticket]:
+    def _join(self, control: tuple[str, int], key: str, slots: int | None) -> tuple[Channel, Ticket]:
         try:
             self._socket.connect(control)  # only to ask for the route; the data port is told later
         except OSError as error:
             raise SwitchUnavailable(f"the switch at {control[0]}:{control[1]} cannot be reached: {error}") from error
+        elements = elements_for(path_mtu(self._socket))
         request = {
             "type": "join",
             "job": self._job,
             "worker": self._worker,
             "count": self._count,
             "port": self._socket.getsockname()[1],
-            "elements": elements_for(path_mtu(self._socket)),
-            "slots": slots,
+            "elements": elements,
+            "slots": usual_slots(elements) if slots is None else slots,
         }
         channel, answer = call(control, request, key, self._timeout)
         try:

@@ -25,13 +25,13 @@ static uint64_t draw(void) {
 }
 
 static enum plait_verdict give(struct plait_plane *plane, const struct plait_header *header, const int32_t *values,
-                               size_t bytes, struct plait_reply *reply) {
+                               size_t bytes, struct plait_reply *replies) {
     uint8_t *packet = malloc(bytes ? bytes : 1);
     size_t head = bytes < sizeof *header ? bytes : sizeof *header;
     memcpy(packet, header, head);
     if (bytes > head)
         memcpy(packet + head, values, bytes - head);
-    enum plait_verdict verdict = plait_take(plane, packet, bytes, reply);
+    enum plait_verdict verdict = plait_take(plane, packet, bytes, replies);
     free(packet);
     return verdict;
 }
@@ -74,8 +74,8 @@ static void disturb(struct plait_plane *plane, uint64_t chunk) {
         if (draw() % 2)
             bytes = draw() % (sizeof header + sizeof values);
     }
-    struct plait_reply reply;
-    enum plait_verdict verdict = give(plane, &header, values, bytes, &reply);
+    struct plait_reply replies[2];
+    enum plait_verdict verdict = give(plane, &header, values, bytes, replies);
     if (verdict != PLAIT_DROP) {
         fprintf(stderr, "a wrong packet was taken: verdict %d, chunk %llu\n", verdict, (unsigned long long)chunk);
         exit(1);
@@ -86,7 +86,7 @@ int main(int argc, char **argv) {
     uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000, sent = 0;
     state = argc > 2 ? strtoull(argv[2], NULL, 10) * 2654435761u + 1 : 1;
     struct plait_plane *plane = plait_plane_make(JOBS * SLOTS, ELEMENTS);
-    struct plait_reply reply;
+    struct plait_reply replies[2];
     for (unsigned job = 0; job < JOBS; job++)
         plait_plane_open(plane, job, WORKERS, 100 + job, 7000 + job, job * SLOTS, SLOTS, ELEMENTS);
     uint64_t wrong = 0, chunks = 0;
@@ -99,7 +99,7 @@ int main(int argc, char **argv) {
                 int32_t values[ELEMENTS];
                 for (int i = 0; i < ELEMENTS; i++)
                     values[i] = (int32_t)(chunk % 1000) * (int)(worker + 1) + i + (int)job;
-                enum plait_verdict verdict = give(plane, &header, values, sizeof header + sizeof values, &reply);
+                enum plait_verdict verdict = give(plane, &header, values, sizeof header + sizeof values, replies);
                 sent++;
                 if (verdict != (worker + 1 < WORKERS ? PLAIT_HELD : PLAIT_EVERYONE))
                     return fprintf(stderr, "verdict %d\n", verdict), 1;
@@ -107,7 +107,7 @@ int main(int argc, char **argv) {
                     continue;
                 chunks++;
                 for (int i = 0; i < ELEMENTS; i++)
-                    if (reply.values[i] != (int32_t)(chunk % 1000) * 6 + 3 * (i + (int)job))
+                    if (replies->values[i] != (int32_t)(chunk % 1000) * 6 + 3 * (i + (int)job))
                         return fprintf(stderr, "chunk %llu is summed wrongly\n", (unsigned long long)chunk), 1;
             }
         }

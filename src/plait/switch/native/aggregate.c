@@ -61,34 +61,47 @@ static void upward(const struct plait_job *job, const struct plait_copy *copy, s
     reply->header.token = parent->token;
 }
 
-static enum plait_verdict again(struct plait_plane *plane, const struct plait_job *job, const struct plait_copy *copy,
-                                const struct plait_header *header, struct plait_reply *reply) {
-    if (copy->answered) {
-        plane->counters[COUNT_ANSWERED_AGAIN]++;
-        reply->job = job;
-        reply->worker = header->worker;
-        answer_with_result(copy, reply);
-        return PLAIT_ANSWER;
-    }
-    if (copy->complete) { /* what went up, or what came down, was lost */
-        plane->counters[COUNT_FORWARDED]++;
-        upward(job, copy, reply);
-        return PLAIT_UPWARD;
-    }
-    plane->counters[COUNT_WAITS]++;
-    return tell(job, copy, job->left & ~copy->here ? PLAIT_GONE : PLAIT_WAIT, header, reply);
+/* A chunk that this worker has contributed to, or may; `replies` has room for two. */
+static enum plait_verdict tell_state(struct plait_plane *plane, const struct plait_job *job,
+                                     const struct plait_copy *copy, const struct plait_header *header,
+                                     struct plait_reply *replies) {
+    uint64_t bit = UINT64_C(1) << header->worker;
+    plane->counters[COUNT_ASKED]++;
+    if (!copy->used || copy->chunk != header->chunk || !(copy->here & bit))
+        return tell(job, copy, PLAIT_NEED, header, replies);
+    if (copy->answered)
+        return tell(job, copy, PLAIT_READY, header, replies);
+    uint8_t kind = job->left & ~copy->here ? PLAIT_GONE : PLAIT_WAIT;
+    if (!copy->complete)
+        return tell(job, copy, kind, header, replies);
+    plane->counters[COUNT_FORWARDED]++; /* what went up, or what came down, was lost or is late */
+    upward(job, copy, replies);
+    tell(job, copy, PLAIT_WAIT, header, replies + 1);
+    return PLAIT_FORWARD;
+}
+
+static enum plait_verdict give_again(struct plait_plane *plane, const struct plait_job *job,
+                                     const struct plait_copy *copy, const struct plait_header *header,
+                                     struct plait_reply *reply) {
+    plane->counters[COUNT_ANSWERED_AGAIN]++;
+    reply->job = job;
+    reply->worker = header->worker;
+    answer_with_result(copy, reply);
+    return PLAIT_ANSWER;
 }
 
 static enum plait_verdict contribute(struct plait_plane *plane, struct plait_job *job, struct plait_copy *copy,
                                      const struct plait_header *header, const uint8_t *values,
                                      struct plait_reply *reply) {
+    /* From a switch below, a second time means that the result has not come to it. */
     uint64_t bit = UINT64_C(1) << header->worker, all = ~UINT64_C(0) >> (PLAIT_MOST_WORKERS - job->count);
     if (copy->kind != header->kind || copy->answer.length != header->length || copy->answer.size != header->size) {
         plane->counters[COUNT_DIFFERS]++;
         return tell(job, copy, PLAIT_DIFFERS, header, reply);
     }
     if (copy->here & bit)
-        return again(plane, job, copy, header, reply);
+        return copy->answered ? give_again(plane, job, copy, header, reply)
+                              : tell_state(plane, job, copy, header, reply);
     if (!copy->here) {
         memcpy(copy->values, values, 4u * header->length);
     } else {
@@ -117,7 +130,7 @@ static enum plait_verdict contribute(struct plait_plane *plane, struct plait_job
 }
 
 static enum plait_verdict from_worker(struct plait_plane *plane, const struct plait_header *header,
-                                      const uint8_t *values, struct plait_reply *reply) {
+                                      const uint8_t *values, struct plait_reply *replies) {
     if (header->job >= PLAIT_MOST_JOBS || !plane->jobs[header->job].open)
         return drop(plane, COUNT_BAD_JOB);
     struct plait_job *job = &plane->jobs[header->job];
@@ -131,7 +144,8 @@ static enum plait_verdict from_worker(struct plait_plane *plane, const struct pl
         return drop(plane, COUNT_BAD_SLOT);
     if (header->version != (header->chunk / job->slots) % 2)
         return drop(plane, COUNT_BAD_VERSION);
-    if (!header->length || header->length > job->elements)
+    bool has_values = header->kind == PLAIT_SUM || header->kind == PLAIT_MAX;
+    if (has_values == !header->length || header->length > job->elements)
         return drop(plane, COUNT_BAD_LENGTH);
     struct plait_copy *copy = &job->copies[2u * header->slot + header->version];
     /* A copy is used again two rounds later, when everybody has what was in it. Nothing else may touch it. */
@@ -142,9 +156,16 @@ static enum plait_verdict from_worker(struct plait_plane *plane, const struct pl
     } else {
         if (header->chunk != next || (copy->used && !copy->answered))
             return drop(plane, COUNT_EARLY);
-        begin(copy, header);
+        if (has_values)
+            begin(copy, header);
     }
-    return contribute(plane, job, copy, header, values, reply);
+    if (has_values)
+        return contribute(plane, job, copy, header, values, replies);
+    if (header->kind == PLAIT_ASK)
+        return tell_state(plane, job, copy, header, replies);
+    if (!copy->used || copy->chunk != header->chunk || !copy->answered)
+        return drop(plane, COUNT_STALE);
+    return give_again(plane, job, copy, header, replies);
 }
 
 static enum plait_verdict from_parent(struct plait_plane *plane, const struct plait_header *header,
@@ -177,7 +198,7 @@ static enum plait_verdict from_parent(struct plait_plane *plane, const struct pl
 }
 
 enum plait_verdict plait_take(struct plait_plane *plane, const uint8_t *packet, size_t bytes,
-                              struct plait_reply *reply) {
+                              struct plait_reply replies[2]) {
     struct plait_header header;
     plane->counters[COUNT_RECEIVED]++;
     if (bytes < sizeof header)
@@ -187,10 +208,15 @@ enum plait_verdict plait_take(struct plait_plane *plane, const uint8_t *packet, 
         return drop(plane, COUNT_BAD_MAGIC);
     if (bytes != sizeof header + 4u * header.length)
         return drop(plane, COUNT_BAD_LENGTH);
-    if (header.kind == PLAIT_SUM || header.kind == PLAIT_MAX)
-        return from_worker(plane, &header, packet + sizeof header, reply);
-    if (header.kind == PLAIT_RESULT)
-        return from_parent(plane, &header, packet + sizeof header, reply);
-    /* WAIT and its like from a parent change nothing here: the workers themselves will ask again. */
-    return drop(plane, COUNT_BAD_KIND);
+    switch (header.kind) {
+    case PLAIT_SUM:
+    case PLAIT_MAX:
+    case PLAIT_ASK:
+    case PLAIT_GIVE:
+        return from_worker(plane, &header, packet + sizeof header, replies);
+    case PLAIT_RESULT:
+        return from_parent(plane, &header, packet + sizeof header, replies);
+    default: /* WAIT and its like from a parent change nothing here: the workers themselves will ask again */
+        return drop(plane, COUNT_BAD_KIND);
+    }
 }

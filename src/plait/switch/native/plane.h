@@ -19,7 +19,7 @@ enum plait_counter {
     COUNT_SENT,
     COUNT_UNSENT,
     COUNT_ANSWERED_AGAIN,
-    COUNT_WAITS,
+    COUNT_ASKED,
     COUNT_FORWARDED,
     COUNT_LOST_ON_PURPOSE,
     COUNT_BAD_LENGTH,
@@ -88,7 +88,14 @@ struct plait_plane {
     uint64_t counters[NUM_COUNTERS];
 };
 
-enum plait_verdict { PLAIT_DROP, PLAIT_HELD, PLAIT_ANSWER, PLAIT_EVERYONE, PLAIT_UPWARD };
+enum plait_verdict {
+    PLAIT_DROP,
+    PLAIT_HELD,
+    PLAIT_ANSWER,   /* the first reply goes to one worker */
+    PLAIT_EVERYONE, /* to all workers */
+    PLAIT_UPWARD,   /* to the parent */
+    PLAIT_FORWARD   /* to the parent, and the second to the worker */
+};
 
 /* What a packet leads to. `header` is sent, followed by `bytes` of `values`. */
 struct plait_reply {
@@ -97,9 +104,9 @@ struct plait_reply {
     struct plait_header header;
     const int32_t *values;
     size_t bytes;
-    int32_t map[2]; /* the values of a WAIT */
+    int32_t map[2]; /* the values of an answer: who has contributed */
 };
 
-enum plait_verdict plait_take(struct plait_plane *plane, const uint8_t *packet, size_t bytes, struct plait_reply *reply);
+enum plait_verdict plait_take(struct plait_plane *plane, const uint8_t *packet, size_t bytes, struct plait_reply replies[2]);
 
 #endif

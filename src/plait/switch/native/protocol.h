@@ -13,9 +13,13 @@ enum plait_kind {
     PLAIT_SUM = 1,     /* worker to switch: add these */
     PLAIT_MAX = 2,     /* worker to switch: keep the larger, element by element */
     PLAIT_RESULT = 3,  /* switch to all workers, or again to one */
-    PLAIT_WAIT = 4,    /* switch to one: yours is here, others are missing; the map of who is here, as two integers */
-    PLAIT_DIFFERS = 5, /* switch to one: others sum a tensor of another size here */
-    PLAIT_GONE = 6     /* as WAIT, and some of those missing have left the job for good */
+    PLAIT_ASK = 4,     /* worker to switch, a header alone: what has become of this chunk? One of these answers: */
+    PLAIT_NEED = 5,    /* your contribution is not here */
+    PLAIT_WAIT = 6,    /* it is, others are missing; the map of who is here, as two integers */
+    PLAIT_GONE = 7,    /* as WAIT, and some of those missing have left the job for good */
+    PLAIT_READY = 8,   /* the result has been sent */
+    PLAIT_GIVE = 9,    /* worker to switch, a header alone: the result again */
+    PLAIT_DIFFERS = 10 /* switch to one: others sum a tensor of another size here */
 };
 
 struct plait_header {
@@ -29,7 +33,7 @@ struct plait_header {
     uint32_t epoch;
     uint64_t token; /* drawn for every epoch and told to its workers alone */
     uint64_t chunk; /* counted through all tensors of an epoch */
-    uint32_t size;  /* elements of the whole tensor, modulo 2^32 */
+    uint32_t size;  /* elements of the whole tensor, modulo 2^32; of an ASK its number, which the answer repeats */
     uint16_t length;
     int8_t exponent; /* largest exponent of the chunk that comes to this slot next */
     uint8_t special; /* not 0 where that chunk has a NaN or an infinity */

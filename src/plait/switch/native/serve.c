@@ -12,6 +12,8 @@
 #define QUEUE 256
 #define FRAME 9216
 #define HELD 16
+#define BUSY 1000000 /* nanoseconds; woken more often than that, the switch lets packets gather for a pause: */
+#define PAUSE 50000
 #define SEND_PATIENCE 20 /* milliseconds; then the packet is lost, as on a full queue anywhere */
 
 struct outgoing {
@@ -115,17 +117,22 @@ static void enqueue(struct server *server, const struct plait_reply *reply, cons
 
 static void act(struct server *server, const uint8_t *packet, size_t bytes) {
     static const struct in_addr any = {0};
-    struct plait_reply reply;
-    switch (plait_take(server->plane, packet, bytes, &reply)) {
+    struct plait_reply replies[2], *reply = replies;
+    enum plait_verdict verdict = plait_take(server->plane, packet, bytes, replies);
+    switch (verdict) {
     case PLAIT_EVERYONE:
-        for (unsigned worker = 0; worker < reply.job->count; worker++)
-            enqueue(server, &reply, &reply.job->workers[worker], reply.job->sources[worker]);
-        break;
-    case PLAIT_ANSWER:
-        enqueue(server, &reply, &reply.job->workers[reply.worker], reply.job->sources[reply.worker]);
+        for (unsigned worker = 0; worker < reply->job->count; worker++)
+            enqueue(server, reply, &reply->job->workers[worker], reply->job->sources[worker]);
         break;
     case PLAIT_UPWARD:
-        enqueue(server, &reply, &reply.job->parent.address, any);
+        enqueue(server, reply, &reply->job->parent.address, any);
+        break;
+    case PLAIT_FORWARD:
+        enqueue(server, reply, &reply->job->parent.address, any);
+        reply++;
+        /* fall through */
+    case PLAIT_ANSWER:
+        enqueue(server, reply, &reply->job->workers[reply->worker], reply->job->sources[reply->worker]);
         break;
     case PLAIT_DROP:
     case PLAIT_HELD:
@@ -172,9 +179,19 @@ static void take(struct server *server, const uint8_t *packet, size_t bytes) {
     release(server, false);
 }
 
+/* Nanoseconds since this was last asked. */
+static int64_t since_last(struct timespec *last) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    int64_t passed = (time.tv_sec - last->tv_sec) * INT64_C(1000000000) + time.tv_nsec - last->tv_nsec;
+    *last = time;
+    return passed;
+}
+
 /* Runs until `stop` becomes readable. Returns 0, or an errno where the socket is of no use any more. */
 int plait_serve(struct plait_plane *plane, int socket, int stop, struct plait_faults faults) {
     struct server *server = calloc(1, sizeof *server);
+    struct timespec last = {0}, pause = {.tv_nsec = PAUSE};
     int error = 0;
     if (!server)
         return ENOMEM;
@@ -205,8 +222,11 @@ int plait_serve(struct plait_plane *plane, int socket, int stop, struct plait_fa
         }
         if (wait[0].revents)
             break;
-        if (n <= 0)
+        if (n <= 0) {
+            if (since_last(&last) < BUSY)
+                nanosleep(&pause, NULL);
             continue;
+        }
         pthread_mutex_lock(&plane->lock);
         for (int i = 0; i < n; i++)
             take(server, server->packets[i], server->in[i].msg_len);
