@@ -12,8 +12,9 @@ fastest way, and elsewhere, where most of them hide beside the backward pass wha
 faster. Needs root, iproute2 and the C library of the switch.
 """
 
+import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -23,7 +24,7 @@ from rich.table import Table
 
 import _clusters
 from _cases import captured
-from _harness import arguments, finish
+from _harness import RESULTS, arguments, finish
 from overlap import share_of_sums
 from plait.cluster import Aggregator, Cluster
 from plait.cost import SYNCHRONISATIONS
@@ -116,11 +117,22 @@ def show(rows: Sequence[Row]) -> None:
     Console(width=110).print(table)
 
 
+def measured_before(models: Collection[str]) -> list[Row]:
+    """Of these models, as the last run left it."""
+    path = RESULTS / "sync_training.json"
+    found = json.loads(path.read_text())["rows"] if path.exists() else []
+    return [Row(**{**row, "all_seconds": tuple(row["all_seconds"])}) for row in found if row["model"] in models]
+
+
 def main() -> None:
-    options = arguments(__doc__)
+    only = "measure this model and keep what was measured of the others; may be given several times"
+    options = arguments(
+        __doc__, lambda parser: parser.add_argument("--only", action="append", choices=MODELS, help=only)
+    )
     check_machine()
-    rows: list[Row] = []
-    for model, (_, shares) in (QUICK_MODELS if options.quick else MODELS).items():
+    wanted = {model: MODELS[model] for model in options.only or MODELS}
+    rows = measured_before(MODELS.keys() - wanted.keys())
+    for model, (_, shares) in (QUICK_MODELS if options.quick else wanted).items():
         bench = Bench(model)
         for share in shares:
             rows += bench.rows(share)

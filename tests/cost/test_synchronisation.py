@@ -82,8 +82,9 @@ def test_in_network_sums_send_each_devices_bytes_over_the_uplink() -> None:
     assert seconds("in-network", hosts(4, 4, aggregators=SWITCH)) == approx(4 * S / B / ETA)
 
 
-def test_within_a_host_passing_has_no_use_for_a_switch() -> None:
-    assert seconds("passing", hosts(4)) == seconds("ring", hosts(4))
+@pytest.mark.parametrize("name", ["in-network", "passing"])
+def test_within_a_host_there_is_no_use_for_a_switch(name: str) -> None:
+    assert seconds(name, hosts(4)) == seconds("ring", hosts(4))
 
 
 def test_the_slots_of_a_switch_limit_what_is_under_way() -> None:

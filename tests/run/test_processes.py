@@ -4,14 +4,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from comparison import GPT2, LIMIT, Case, fresh, job_case, make_case, make_plan, sgd, sizes
+from host_clusters import hosts
 
 from plait.cli.verify import largest_difference
+from plait.cluster import Aggregator
+from plait.errors import PlaitError
+from plait.graph import build_graph
 from plait.jobs import load_job
 from plait.plan import Plan, save_plan
 from plait.program import Op, compile_program
@@ -19,6 +24,8 @@ from plait.run import OneDevice
 from plait.run.checkpoint import load_tensors
 from plait.run.session import run_plan
 from plait.run.settings import Settings
+from plait.switch import native
+from plait.switch.daemon import Switch
 
 DROPOUT = "gpt2-tiny?layers=2&width=32&heads=2&sequence=16&dropout=0.3"
 
@@ -172,3 +179,44 @@ def test_replicas_draw_different_masks(runs) -> None:
     assert not torch.equal(first, second)
     assert not torch.equal(first[0], first[1]), "rows of one replica have masks of their own"
     assert 0.2 < torch.cat([first, second]).double().mean() < 0.8
+
+
+@cache
+def in_float32() -> Case:
+    """A switch sums 32 bits."""
+    job = load_job(GPT2)
+    torch.manual_seed(0)
+    module, batch = job.model(), next(job.batches(12, 0))
+    return Case(module, build_graph(module, batch, loss=job.loss, name="case"), (batch,))
+
+
+def summed_by_a_switch() -> Plan:
+    """Two replicas in hosts of their own, around a switch that sums packets."""
+    found = hosts(1, 1, aggregators=(Aggregator("switch", 64, 8896, 0.98),))
+    return make_plan(in_float32(), (2,), 2, cluster=found, sync="passing")
+
+
+@pytest.mark.skipif(native.missing() is not None, reason=str(native.missing()))
+def test_a_launched_run_sums_gradients_by_a_switch(tmp_path: Path, warm_ranks: Any, monkeypatch: Any) -> None:
+    plan, job = summed_by_a_switch(), load_job(GPT2)
+    save_plan(plan, tmp_path / "plan.json")
+    settings = Settings(
+        job=GPT2, plan=tmp_path / "plan.json", steps=3, batch_size=plan.batch_size, dtype="float32", timeout_seconds=60
+    )
+    with Switch(key="of the test") as switch:
+        monkeypatch.setenv("PLAIT_SWITCH", "{}:{}".format(*switch.address))
+        monkeypatch.setenv("PLAIT_JOB_KEY", "of the test")
+        record = run_plan(settings, plan, tmp_path)
+        assert switch.status()["counters"]["completed"] > 0
+    one = OneDevice(fresh(in_float32().model), job.optimizer)
+    batches = job.batches(plan.batch_size, 0)
+    expected = [one.step(batch, sizes(plan, batch)) for batch in (next(batches) for _ in range(3))]
+    assert record.losses == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_plan_that_needs_a_switch_is_refused_where_none_is_named(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("PLAIT_SWITCH", raising=False)
+    plan = summed_by_a_switch()
+    settings = Settings(job=GPT2, plan=tmp_path / "plan.json", steps=1, batch_size=plan.batch_size)
+    with pytest.raises(PlaitError, match=r"passing sums are off: no aggregating switch is named: set PLAIT_SWITCH to"):
+        run_plan(settings, plan, tmp_path)

@@ -19,7 +19,7 @@ import plait.sync
 from plait.errors import PlaitError
 from plait.switch import native
 from plait.switch.daemon import Switch
-from plait.sync import SumFailed, Synchronizer
+from plait.sync import SumFailed, Synchronizer, strategy_of
 from plait.sync.conveyor import Conveyor, Job
 
 KEY = "a key"
@@ -224,6 +224,13 @@ def test_bad_arguments_are_refused(make: Any, message: str) -> None:
             make()
 
     on_ranks(1, work)
+
+
+@pytest.mark.parametrize("name", ["in-network", "passing"])
+def test_ranks_of_one_host_need_no_switch(name: str) -> None:
+    assert strategy_of(name, [(0, 1, 2)], place=None).name == "ring"
+    with pytest.raises(PlaitError, match=rf"{name} sums are off: no aggregating switch is named: set PLAIT_SWITCH"):
+        strategy_of(name, [(0, 1), (2,)], place=None)
 
 
 def test_sums_behind_one_that_failed_fail_at_once() -> None:

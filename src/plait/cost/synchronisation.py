@@ -84,6 +84,8 @@ def _sharded_server(num_bytes: float, devices: Sequence[int], cluster: Cluster) 
 
 
 def _in_network(num_bytes: float, devices: Sequence[int], cluster: Cluster) -> Cost:
+    if len(_hosts(devices, cluster)) == 1:  # which have no use for a switch outside it
+        return _ring(num_bytes, devices, cluster)
     return aggregated(num_bytes, [[device] for device in devices], cluster)
 
 

@@ -12,6 +12,7 @@ from plait.run.control import Message
 from plait.run.launch import launch
 from plait.run.measured import measured_timeline
 from plait.run.settings import Settings
+from plait.run.sums import check_sums
 from plait.simulate import Span, Timeline
 
 _WARM_UP = 2  # first steps allocate and build connections; they are not what a step takes
@@ -71,6 +72,7 @@ def run_plan(
     settings: Settings, plan: Plan, out: Path, *, on_step: Callable[[RunRecord], None] = lambda record: None
 ) -> RunRecord:
     """Runs `settings` over the plan's ranks on this machine; raises RunFailed when a rank fails."""
+    check_sums(plan)  # before ranks are started, of which each would say it
     record = RunRecord()
 
     def on_message(rank: int, message: Message) -> None:

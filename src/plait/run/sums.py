@@ -16,6 +16,7 @@ from plait.sync.chunks import CHUNK_BYTES
 from plait.sync.collectives import Group
 from plait.sync.hosts import Ranks, by_host
 from plait.sync.places import SwitchPlace
+from plait.sync.ring import Ring
 from plait.sync.strategy import Strategy
 
 
@@ -40,7 +41,11 @@ class Sums:
         """Begins the sum; once waited for, `tensor` holds it, the same on all ranks."""
         if ranks not in self._synchronizers:
             self._synchronizers[ranks] = Synchronizer(self._strategy(ranks), transport)
-        return self._synchronizers[ranks].all_reduce(tensor, name)
+        synchronizer = self._synchronizers[ranks]
+        if tensor.is_cuda and isinstance(synchronizer.strategy, Ring):
+            # A future on a GPU is done when its sum is queued; the executor asks when it is there.
+            return synchronizer.strategy.start(transport, tensor)
+        return synchronizer.all_reduce(tensor, name)
 
     def close(self) -> None:
         """There will be no more sums; all there were have been waited for."""
@@ -52,6 +57,13 @@ class Sums:
         return strategy_of(
             self.name, [tuple(host) for host in hosts], SwitchPlace.of_environment(), chunk_bytes=self.chunk_bytes
         )
+
+
+def check_sums(plan: Plan) -> None:
+    """Raises PlaitError where the plan's gradients cannot be summed from here, for want of a switch."""
+    sums = Sums.of(plan)
+    for stage in range(len(plan.stages)):
+        sums.groups(plan.stage_ranks(stage))
 
 
 def groups_of_program(program: Program, sums: Sums) -> list[Group]:

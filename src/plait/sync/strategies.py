@@ -38,8 +38,8 @@ def strategy_of(
 
 
 def _at_switch(name: str, hosts: Sequence[Ranks], place: SwitchPlace | None, chunk_bytes: int) -> Strategy:
-    """Within one host PASSING has nothing for the switch to do."""
-    if name == "passing" and len(hosts) == 1:
+    """Ranks of one host have no use for a switch outside it."""
+    if len(hosts) == 1:
         return Ring(hosts)
     if why := lacking(place):
         raise PlaitError(f"{name} sums are off: {why}.")
