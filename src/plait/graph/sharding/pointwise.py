@@ -105,7 +105,7 @@ def running_along(node: fx.Node, context: Context) -> Decision | None:
     if not isinstance(split, Split) or len(node.all_input_nodes) > 1 or not isinstance(dim, int):
         return None
     if dim % len(context.shape(x)) == split.dim:
-        return None
+        return Decision(why="it runs along what is split")
     return Decision(split, {x: split})
 
 
