@@ -6,19 +6,11 @@ import pytest
 from architecture import Architecture
 from architectures import ARCHITECTURES
 from matrix import captured, limit
+from shared_cases import random_split
 from shared_runner import run_alone, run_shared
 from stage_runner import assert_same
 
-from plait.graph import Model
 from plait.graph.sharding.choose import choose_split
-
-
-def random_split(model: Model, chosen: random.Random) -> dict[str, int]:
-    return {
-        parameter.name: chosen.randrange(len(parameter.shape))
-        for parameter in model.graph.parameters
-        if parameter.shape and parameter.dtype.startswith("float") and chosen.random() < 0.6
-    }
 
 
 @pytest.mark.slow
