@@ -132,6 +132,31 @@ def test_counted_bytes_are_those_of_the_sharding() -> None:
     assert found == expected
 
 
+class Squared(nn.Module):
+    """Squares a sum of which every device has a term, and writes into a tensor that was read before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8, bias=False)
+        self.second = nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        terms = self.first(x)
+        filled = torch.zeros_like(terms)
+        before = self.second(filled + 1.0)
+        filled[:, :4] = (terms * terms)[:, :4]
+        return (self.second(filled) * before + terms / 2 + terms).square().mean()
+
+
+@pytest.mark.parametrize("dims", [(0, 0), (0, 1), (1, 0), (1, 1)], ids=str)
+def test_products_of_sums_and_tensors_that_are_written_to(dims: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    model, batch = captured(Squared(), {"x": torch.randn(ROWS, 8)})
+    alone = run_alone(model, batch)
+    for device in run_shared(model, batch, {"first.weight": dims[0], "second.weight": dims[1]}, 2):
+        assert_same(device.outcome, alone, tolerance=LIMIT)
+
+
 # The choice
 
 
