@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from plait.emulate.calibrate import calibrate
+from plait.emulate.exchanges import GroupExchange
 from plait.emulate.namespaces import OFFICE_INTERFACE
 from plait.emulate.plain import PlainTask
 from plait.emulate.plain_rank import PlainRank
@@ -27,6 +28,7 @@ from plait.run.backend import StepInputs
 from plait.run.control import ControlClient
 from plait.run.executor import Executor
 from plait.run.summing import Summing, groups_of_program
+from plait.run.tensor import tensor_groups
 from plait.run.transport import TorchTransport
 from plait.run.worker import TRACED_STEPS, Where, run_rank, tell_outcome
 from plait.simulate import Span
@@ -42,7 +44,8 @@ def _play(task: Task, control: ControlClient, where: Where) -> None:
     torch.set_num_threads(1)
     program, summing = task.program(), Summing(task.sync, tuple(task.hosts))
     dist.init_process_group("gloo", timeout=timedelta(seconds=task.timeout_seconds))
-    transport = TorchTransport(groups_of_program(program, summing), device=_CPU, timeout_seconds=task.timeout_seconds)
+    groups = groups_of_program(program, summing) + tensor_groups(program)
+    transport = TorchTransport(groups, device=_CPU, timeout_seconds=task.timeout_seconds)
     device = Device()
     run_step = (
         _plain(task.plain, device, task.payload, where)
@@ -96,7 +99,14 @@ def _executor(task: Task, program: Program, summing: Summing, transport: TorchTr
         meet = _meeting(groups[index]) if index in groups else lambda: None
         values, sends = stage_values(program, index)
         stages[index] = TimedStage(
-            device, seconds, values, sends, task.payload, meet, puts_off=index in _put_off(program, rank)
+            device,
+            seconds,
+            values,
+            sends,
+            task.payload,
+            meet,
+            puts_off=index in _put_off(program, rank),
+            exchange=GroupExchange(transport, program.stages[index].group(rank), task.payload),
         )
     buckets = {
         bucket.name: TimedBucket(device, bucket, task.updates[rank][bucket.name], task.payload)
