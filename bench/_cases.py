@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plait.cluster import PRESETS, Cluster
 from plait.cost import Costs, analytic_costs, imported_costs, optimizer_cost
-from plait.graph import Graph, build_graph
+from plait.graph import Graph, Model, build_graph
 from plait.graph.profiles import load_profile, profile_graph
 from plait.jobs import load_job
 
@@ -69,16 +69,22 @@ def cases(names: Iterable[str], clusters: Iterable[Cluster]) -> Iterator[Case]:
             yield Case(f"{name} on {cluster.name}", graph, costs, cluster, BATCH_SIZES[name])
 
 
-@cache
 def captured(name: str) -> tuple[Graph, Costs]:
     """A built-in job, computed for every preset."""
+    model, costs = captured_model(name)
+    return model.graph, costs
+
+
+@cache
+def captured_model(name: str) -> tuple[Model, Costs]:
+    """The same with its code."""
     job = load_job(name)
     with torch.device("meta"):
         module = job.model()
     batch = pytree.tree_map_only(Tensor, lambda t: t.to("meta"), next(iter(job.batches(_EXAMPLE_ROWS, 0))))
     model = build_graph(module, batch, loss=job.loss, name=job.name)
     state = optimizer_cost(job.optimizer).state_bytes_per_byte
-    return model.graph, analytic_costs(model, batch, kinds=list(PRESETS.values()), state_bytes_per_byte=state)
+    return model, analytic_costs(model, batch, kinds=list(PRESETS.values()), state_bytes_per_byte=state)
 
 
 @cache

@@ -21,6 +21,7 @@ from plait.emulate.topology import topology
 from plait.plan import save_plan
 from plait.program import Op
 from plait.run.launch import RunFailed
+from plait.search import Wishes, find_plans, judged_exactly, with_shared_layers, with_stages_of
 from plait.switch import native
 
 INTERFACES = {path.name for path in Path("/sys/class/net").iterdir()}
@@ -83,6 +84,19 @@ def test_a_switch_sums_gradients_on_their_way(machine, small, tmp_path: Path) ->
     assert abs(found.error) < 2 * CROWDED
     logs = [path.read_text() for path in (tmp_path / "logs").iterdir()]
     assert len(logs) == 4 and not any("goes over" in log for log in logs)
+    assert nothing_is_left()
+
+
+def test_a_tensor_group_exchanges_over_the_wires(machine, small, tmp_path: Path) -> None:
+    prepared = small.prepared
+    wishes = Wishes(tensor=2, stages=2, micro_batches=4, schedule="1f1b")
+    costs = with_shared_layers(prepared.costs, prepared.model, prepared.cluster, 16, wishes)
+    answer = find_plans(prepared.graph, costs, prepared.cluster, batch_size=16, wishes=wishes, budget_seconds=0.5)
+    best, *_ = judged_exactly(answer.candidates, prepared.model, replace(prepared.problem, costs=costs, batch_size=16))
+    assert all(stage.tensor == 2 and stage.split for stage in best.plan.stages)
+    exact = with_stages_of(costs, prepared.model, [best.plan])
+    found = emulate(best.plan, prepared.graph, exact, tmp_path, num_steps=3, force=True)
+    assert abs(found.error) < 2 * CROWDED
     assert nothing_is_left()
 
 

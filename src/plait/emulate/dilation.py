@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from plait.cluster import Aggregator, Cluster
-from plait.cost import Costs
-from plait.cost.synchronisation import sync_seconds
+from plait.cost import ROUNDS, Costs
+from plait.cost.synchronisation import ring_of, sync_seconds
 from plait.emulate.shaping import ETHERNET, LARGEST_MTU, payload_share, suitable_mtu
 from plait.errors import PlaitError
 from plait.plan import Plan
@@ -34,6 +34,7 @@ COMPUTATION_SECONDS, SHORTEST_COMPUTATION = 0.02, 0.005
 ROUND_SECONDS = 0.01
 SHORTEST_STEP, LONGEST_STEP = 1.0, 10.0
 FASTEST_WIRE, SLOWEST_WIRE = 62.5e6, 2e6
+_EXCHANGING = (Op.F, Op.B, Op.I)  # computations in which tensor groups exchange
 TRAFFIC, PACKETS = 200e6, 60e3  # per second, over all wires
 
 
@@ -96,6 +97,8 @@ def step_of(plan: Plan, program: Program, costs: Costs) -> Step:
     times = Times(program, plan, costs)
     own = replace(plan, cluster=with_own_devices(plan.cluster))
     traffic = channel_bytes(program, plan)
+    for channel, num_bytes in _exchanged_bytes(times).items():
+        traffic[channel] = traffic.get(channel, 0.0) + num_bytes
     rounds = [0] * len(program.ranks)
     for bucket in program.buckets:
         for rank in bucket.ranks:
@@ -130,6 +133,27 @@ def channel_bytes(program: Program, plan: Plan) -> dict[int, float]:
         devices = [plan.devices[rank] for rank in bucket.ranks]
         for channel, seconds in sync_seconds(plan.sync, bucket.num_bytes, devices, cluster)[1]:
             add(channel, seconds * cluster.channel_bandwidth(channel))
+    return found
+
+
+def _exchanged_bytes(times: Times) -> dict[int, float]:
+    """What tensor groups put on each channel in a step."""
+    plan, cluster, found = times.plan, times.plan.cluster, dict[int, float]()
+    for rank, instructions in enumerate(times.program.ranks):
+        for ins in instructions:
+            stage = times.program.stages[ins.stage] if ins.op in _EXCHANGING else None
+            if stage is None or stage.tensor == 1:
+                continue
+            phases = {"forward"} if ins.op is Op.F else {"backward", *(["forward"] if stage.recompute else [])}
+            group = [plan.devices[other] for other in stage.group(rank)]
+            (hop,) = [pair for pair in ring_of(group, cluster) if pair[0] == plan.devices[rank]]
+            moved = sum(
+                ROUNDS[c.kind] * (stage.tensor - 1) / stage.tensor * (c.bytes_per_row * ins.rows + c.fixed_bytes)
+                for c in times.sharding_of(ins.stage).collectives
+                if c.phase in phases
+            )
+            for channel in cluster.route(*hop):
+                found[channel] = found.get(channel, 0.0) + moved
     return found
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from plait.cost import Costs
 from plait.emulate.calibrate import Probe, choose_probes
 from plait.emulate.dilation import Dilation
+from plait.emulate.exchanges import Exchange, backward_exchanges, forward_exchanges
 from plait.emulate.plain import PlainTask
 from plait.errors import PlaitError
 from plait.plan import Plan
@@ -19,7 +20,8 @@ class StageSeconds(BaseModel):
     """What a micro-batch of `rows` rows keeps one rank busy, on the bed. `weight` is the rest of a backward.
 
     After how many seconds of a forward which bucket is used and which value there, and of a backward (or of its rest,
-    where there is one) which bucket's gradients are final.
+    where there is one) which bucket's gradients are final. Seconds of computing: what a tensor group exchanges comes
+    between.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -31,6 +33,8 @@ class StageSeconds(BaseModel):
     used: dict[str, float] = {}
     made: dict[str, float] = {}
     final: dict[str, float] = {}
+    forward_exchanges: list[Exchange] = []
+    backward_exchanges: list[Exchange] = []
 
 
 class Task(BaseModel):
@@ -75,11 +79,19 @@ def insides(instructions: Sequence[Instruction]) -> Iterator[tuple[Instruction, 
 
 
 def make_task(plan: Plan, program: Program, costs: Costs, dilation: Dilation, *, num_steps: int) -> Task:
-    times = Times(program, plan, costs)
+    times = Times(program, plan, costs, exchanging=False)
+    halves = {(rank, i.stage) for rank, own in enumerate(program.ranks) for i in own if i.op is Op.W}
+
+    def slower(found: Sequence[Exchange]) -> list[Exchange]:
+        return [exchange.model_copy(update={"after": exchange.after * dilation.time}) for exchange in found]
 
     def seconds(rank: int, stage: int, rows: int) -> StageSeconds:
         forward, backward, weight = (times.compute(rank, op, stage, rows) * dilation.time for op in (Op.F, Op.I, Op.W))
+        shared = plan.stages[stage].tensor > 1
+        backward_op = Op.I if (rank, stage) in halves else Op.B
         return StageSeconds(
+            forward_exchanges=slower(forward_exchanges(times, rank, stage, rows)) if shared else [],
+            backward_exchanges=slower(backward_exchanges(times, rank, stage, rows, backward_op)) if shared else [],
             stage=stage,
             rows=rows,
             forward=forward,

@@ -7,11 +7,13 @@ between two instructions is hidden, and being late once does not add up.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from plait.emulate.dilation import shrunk
+from plait.emulate.exchanges import Exchange
 from plait.emulate.sleep import sleep_until
 from plait.emulate.task import StageSeconds
 from plait.graph import Value
@@ -40,7 +42,8 @@ class Device:
 
 
 class TimedStage:
-    """Takes a stage's seconds. `meet` is where its replicas wait for one another, if they compute together.
+    """Takes a stage's seconds. `meet` is where its replicas wait for one another, if they compute together; `exchange`
+    does what a tensor group exchanges inside a computation.
 
     Gradients are final in the backward, or in its rest where the schedule puts that off.
     """
@@ -55,6 +58,7 @@ class TimedStage:
         meet: Callable[[], None] = lambda: None,
         *,
         puts_off: bool = False,
+        exchange: Callable[[Exchange], None] = lambda exchange: None,
     ) -> None:
         self._device = device
         self._seconds = seconds  # by rows
@@ -63,6 +67,7 @@ class TimedStage:
         self._payload = payload
         self._meet = meet
         self._puts_off = puts_off
+        self._exchange = exchange
         self._nothing = torch.zeros(1)
 
     def forward(
@@ -73,16 +78,18 @@ class TimedStage:
         seconds = self._of(micro)
         micro.outputs = dict.fromkeys(self._sends, self._nothing)
         calls = [(seconds.used[name], call) for name, call in before_use.items()]
-        self._work(seconds.forward, [*calls, *((seconds.made[name], call) for name, call in when_made.items())])
+        calls += [(seconds.made[name], call) for name, call in when_made.items()]
+        self._work(seconds.forward, [*calls, *self._exchanged(seconds.forward_exchanges)])
 
     def backward(self, micro: InFlight, loss_weight: float, when_final: Calls = NOTHING) -> None:
         del loss_weight
         self._meet()
         seconds = self._of(micro)
         if self._puts_off:
-            self._work(seconds.backward, [])
+            self._work(seconds.backward, self._exchanged(seconds.backward_exchanges))
         else:
-            self._work(seconds.backward + seconds.weight, self._final(seconds, when_final))
+            calls = [*self._final(seconds, when_final), *self._exchanged(seconds.backward_exchanges)]
+            self._work(seconds.backward + seconds.weight, calls)
         micro.outputs, micro.received, micro.output_gradients = {}, {}, {}
 
     def add_weight_gradients(self, micro: InFlight, when_final: Calls = NOTHING) -> None:
@@ -92,6 +99,9 @@ class TimedStage:
 
     def _final(self, seconds: StageSeconds, calls: Calls) -> list[tuple[float, Callable[[], None]]]:
         return [(seconds.final[name], call) for name, call in calls.items()]
+
+    def _exchanged(self, exchanges: Sequence[Exchange]) -> list[tuple[float, Callable[[], None]]]:
+        return [(exchange.after, partial(self._exchange, exchange)) for exchange in exchanges]
 
     def _work(self, seconds: float, calls: Sequence[tuple[float, Callable[[], None]]]) -> None:
         """Keeps the device busy for so long, with what happens in between."""

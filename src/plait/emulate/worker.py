@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from plait.emulate.calibrate import calibrate
 from plait.emulate.dilation import shrunk
+from plait.emulate.exchanges import GroupExchange
 from plait.emulate.namespaces import OFFICE_INTERFACE
 from plait.emulate.plain import PlainTask
 from plait.emulate.plain_rank import PlainRank
@@ -28,6 +29,7 @@ from plait.run.backend import StepInputs
 from plait.run.control import ControlClient
 from plait.run.executor import Executor
 from plait.run.sums import Sums, groups_of_program
+from plait.run.tensor import tensor_groups
 from plait.run.transport import TorchTransport
 from plait.run.worker import TRACED_STEPS, Where, run_rank, tell_outcome
 from plait.simulate import Span
@@ -44,7 +46,8 @@ def _play(task: Task, control: ControlClient, where: Where) -> None:
     torch.set_num_threads(1)
     program, sums = task.program(), Sums(task.sync, tuple(task.hosts), shrunk(CHUNK_BYTES, task.payload))
     dist.init_process_group("gloo", timeout=timedelta(seconds=task.timeout_seconds))
-    transport = TorchTransport(groups_of_program(program, sums), device=_CPU, timeout_seconds=task.timeout_seconds)
+    groups = groups_of_program(program, sums) + tensor_groups(program)
+    transport = TorchTransport(groups, device=_CPU, timeout_seconds=task.timeout_seconds)
     device = Device()
     finish: Callable[[], None] = lambda: None  # noqa: E731
     if task.plain:
@@ -101,7 +104,14 @@ def _executor(task: Task, program: Program, sums: Sums, transport: TorchTranspor
         meet = _meeting(groups[index]) if index in groups else lambda: None
         values, sends = stage_values(program, index)
         stages[index] = TimedStage(
-            device, seconds, values, sends, task.payload, meet, puts_off=index in _put_off(program, rank)
+            device,
+            seconds,
+            values,
+            sends,
+            task.payload,
+            meet,
+            puts_off=index in _put_off(program, rank),
+            exchange=GroupExchange(transport, program.stages[index].group(rank), task.payload),
         )
     buckets = {
         bucket.name: TimedBucket(device, bucket, task.updates[rank][bucket.name], task.payload)

@@ -31,7 +31,7 @@ from plait.program import FREES_BEHIND, RECEIVES_AHEAD
 from plait.schedule.sweep import GradientSum, Way
 from plait.search.groups import Group, Groups, Member, grouped, num_replicas, tensor_of
 from plait.search.layout import Layout
-from plait.search.loads import Loads, part_bytes, whole_chain
+from plait.search.loads import Loads
 from plait.search.problem import Problem
 
 _User = tuple[int, bool] | int  # of a channel: a boundary, there or back; or a gradient sum
@@ -85,7 +85,6 @@ class Scorer:
         self.problem, self.groups, self.split = problem, groups, split
         self.overlap = problem.overlap
         self.shares = {degree: _Share(loads.on(degree)) for degree in (1, *loads.tensor)}
-        self.shardings = {one.degree: one for one in whole_chain(problem.graph, problem.costs)}
         self.optimizer = problem.costs.optimizer
         self.num_atoms = len(problem.graph.atoms)
         self.tensors, self.mixers = loads.num_tensors.tolist(), loads.unsplittable.tolist()
@@ -235,7 +234,7 @@ class Scorer:
                 tensor = tensor_of(layout.groups[stages[0]])
                 devices: Group = tuple(dict.fromkeys(device for s in stages for device in layout.groups[s]))
                 devices = grouped(devices, tensor) if tensor > 1 else tuple(sorted(devices))
-                yield self._sum(tuple(stages), devices, part_bytes(parameter, self.shardings.get(tensor)), 1)
+                yield self._sum(tuple(stages), devices, parameter.num_bytes, 1)
 
     def _tied_alike(self, layout: Layout) -> bool:
         """Stages that share a parameter have the same parts of it."""

@@ -67,27 +67,34 @@ def with_stages_of(costs: Costs, model: Model, plans: Iterable[Plan]) -> Costs:
     stages = {
         (s.start, s.end, s.tensor, tuple(sorted(s.split.items()))) for plan in plans for s in plan.stages if s.split
     }
-    known = [
-        replace(sharding_of(model, start, end, tensor, dict(split)), split=dict(split))
-        for start, end, tensor, split in sorted(stages)
-    ]
+    known = [sharding_of(model, start, end, tensor, dict(split)) for start, end, tensor, split in sorted(stages)]
     return replace(costs, shardings=(*known, *costs.shardings))
 
 
 def judged_exactly(candidates: tuple[Candidate, ...], model: Model, problem: Problem) -> tuple[Candidate, ...]:
-    """Candidates with the exchanges their stages really have, best first; those that then do not fit are left out."""
-    shared = [c.plan for c in candidates if any(stage.tensor > 1 for stage in c.plan.stages)]
-    if not shared:
-        return candidates
-    costs = with_stages_of(problem.costs, model, shared)
+    """Candidates with the splits and exchanges their stages really have, best first; what then does not fit is left
+    out."""
+    plans = [_as_split(candidate.plan, model) for candidate in candidates]
+    costs = with_stages_of(problem.costs, model, plans)
     found = []
-    for candidate in candidates:
-        if candidate.plan not in shared:
+    why: PlaitError | None = None
+    for candidate, plan in zip(candidates, plans, strict=True):
+        if all(stage.tensor == 1 for stage in plan.stages):
             found.append(candidate)
             continue
         try:
-            judged = evaluate(candidate.plan, problem.graph, costs)
-        except PlaitError:
-            continue
-        found.append(replace(judged, bound=plan_bound(candidate.plan, problem.graph, costs)))
-    return tuple(sorted(found, key=lambda candidate: candidate.step_seconds)) or candidates
+            found.append(replace(evaluate(plan, problem.graph, costs), bound=plan_bound(plan, problem.graph, costs)))
+        except PlaitError as error:
+            why = why or error
+    if not found and why is not None:
+        raise why
+    return tuple(sorted(found, key=lambda candidate: candidate.step_seconds))
+
+
+def _as_split(plan: Plan, model: Model) -> Plan:
+    """The plan with those parameters split that stay split in the stages' own code."""
+    stages = tuple(
+        replace(s, split=dict(sharding_of(model, s.start, s.end, s.tensor, s.split).split)) if s.split else s
+        for s in plan.stages
+    )
+    return replace(plan, stages=stages)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from plait.cost import Costs, GroupLinks, Phase, group_links, of_atoms, sync_seconds
+from plait.graph.sharding import Sharding
 from plait.plan import Plan
 from plait.program import Instruction, Op, Program
 
@@ -23,6 +24,7 @@ class Times:
     program: Program
     plan: Plan
     costs: Costs
+    exchanging: bool = True  # also what tensor groups exchange inside a computation
     _inside: dict[object, float] = field(default_factory=dict, repr=False, compare=False)
     _links: dict[tuple[int, int], GroupLinks] = field(default_factory=dict, repr=False, compare=False)
 
@@ -38,11 +40,17 @@ class Times:
         device = self.plan.cluster.devices[self.plan.devices[rank]]
         seconds = self.costs_of(stage).seconds(device.kind.name, phase, first, last, rows) / device.speed
         own = self.plan.stages[stage]
-        if own.tensor == 1 or phase == "weight":
+        if own.tensor == 1 or phase == "weight" or not self.exchanging:
             return seconds
-        sharding = self.costs.sharding(own.start, own.end, own.tensor, own.split)
         along = "forward" if phase == "forward" else "backward"
-        return seconds + self._links_of(rank, stage).exchange(of_atoms(sharding, along, first, last), rows)
+        return seconds + self._links_of(rank, stage).exchange(
+            of_atoms(self.sharding_of(stage), along, first, last), rows
+        )
+
+    def sharding_of(self, stage: int) -> Sharding:
+        """How the devices of a replica share the stage."""
+        own = self.plan.stages[stage]
+        return self.costs.sharding(own.start, own.end, own.tensor, own.split)
 
     def costs_of(self, stage: int) -> Costs:
         """As they are on a device of the stage."""
