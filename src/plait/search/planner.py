@@ -199,7 +199,7 @@ class _Search:
         planner's plan goes before all others, so that there is something to answer with.
         """
         pace = Pace(self.start + _JUDGING * self.budget, self.start + self.budget)
-        entries = []
+        entries: list[Entry] = []
         theirs = sorted(self.classical, key=self._quick_seconds)[:_AS_PLANNED]
         for number, layout in enumerate(theirs, start=-_AS_PLANNED):
             effort, seconds = self._effort(layout), self._quick_seconds(layout) if entries else 0.0

@@ -15,7 +15,7 @@ from plait.plan import Plan
 _PROVING = 0.8  # times what it took to judge a plan, for the check and the bound of the one that is answered with
 _LATE = 0.5  # seconds by which the first plan may be late
 _PATIENCE = 0.1  # seconds of a step that are worth as much as the time to find them, both as shares
-EXPECTED = 0.25, 1024  # seconds to judge 1024 micro-batches of replicas
+EXPECTED = 0.25, 1024.0  # seconds to judge 1024 micro-batches of replicas
 
 
 class Judged(NamedTuple):
