@@ -1,10 +1,12 @@
 """Predicted memory, worked out by hand."""
 
 from dataclasses import replace
+from unittest import mock
 
 from hypothesis import given, settings
 from program_strategies import Compiled, compiled, star
 
+import plait.program.memory
 from plait.cost import AtomCost, AtomMemory, Costs, MemoryProfile, OptimizerCost, ValueMemory
 from plait.graph import Atom, Graph, Parameter, Value
 from plait.plan import Plan, even_stages
@@ -127,6 +129,14 @@ def test_a_backward_in_halves_keeps_what_weights_need_until_the_second():
         for lane in ("0F0,0I0,0F1,0I1,0W0,0W1", "0F0,0I0,0W0,0F1,0I1,0W1")
     )
     assert late == soon + 2 * 2 * 300  # two atoms, two rows
+
+
+@given(compiled())
+@settings(max_examples=60, deadline=None)
+def test_ranks_that_are_taken_for_alike_hold_what_each_is_found_to_hold_by_itself(made: Compiled):
+    together = predict_memory(made.program, made.plan, made.graph, made.costs)
+    with mock.patch.object(plait.program.memory, "_looks", lambda *_: object()):
+        assert predict_memory(made.program, made.plan, made.graph, made.costs) == together
 
 
 @given(compiled())

@@ -96,10 +96,10 @@ def predict_memory(program: Program, plan: Plan, graph: Graph, costs: Costs) -> 
 
 def _looks(program: Program, rank: int, kind: str) -> object:
     """The same for ranks that hold the same at all times: they do the same, with other rows and other peers."""
-    stages = program.stages_of_rank(rank)
+    own = {index: program.stages[index].ranks.index(rank) for index in program.stages_of_rank(rank)}
     spans = {
-        (index, number): rows[program.stages[index].ranks.index(rank)]
-        for index in stages
+        (index, number): rows[replica]
+        for index, replica in own.items()
         for number, rows in enumerate(program.stages[index].rows)
     }
     begins = [0, *(first for first, _ in spans.values())]  # of the rows it has, by stage and micro-batch

@@ -20,8 +20,9 @@ from plait.cost import Costs, sync_seconds
 from plait.errors import PlaitError
 from plait.graph import Graph
 from plait.plan import Plan
+from plait.search.baselines import Option
 from plait.search.bounds import Bound, cluster_bound, plan_bound
-from plait.search.classical import classical_layouts
+from plait.search.classical import classical_options
 from plait.search.contradictions import check_stage_counts, limits_of
 from plait.search.groups import Groups
 from plait.search.judge import Candidate, DoesNotFit, Trial, evaluate, try_out
@@ -48,6 +49,7 @@ _WAYS_TO_SUM, _BY_A_SWITCH = ("hierarchical", "ring"), ("passing", "in-network")
 _SPLITTING = ("zb-h1", "zb-h2", "zb-v")
 MANY_STAGES = ("interleaved", "zb-v")
 _VIRTUAL = 3  # layouts of which those with several stages at a position are made
+_AS_PLANNED = 8  # classical planners' layouts that are judged with their own orders too
 _IMPROVED, _CLASSICAL_IMPROVED = 12, 6  # seeds that local search starts from, and classical planners' layouts
 
 
@@ -120,7 +122,7 @@ class _Search:
             regrouped=lambda group: self.groups.regrouped(group, degrees),
         )
         self.reserved = 0.0
-        self.classical: list[Layout] = []
+        self.classical: dict[Layout, list[Option]] = {}
         self.rejected: list[tuple[str, str]] = []
         self.fastest: tuple[Plan, Trial] | None = None  # so far, of those that fit
         self.misjudged: dict[int, int] = {}  # bytes that layouts turned out to lack, by micro-batches
@@ -162,14 +164,15 @@ class _Search:
         if ranked:
             self.reserved = min(least_reserve(self._effort(ranked[0])), _RESERVED * self.budget)
         if self.wishes == Wishes(micro_batches=self.wishes.micro_batches, overlap=self.wishes.overlap):
-            found = classical_layouts(self.problem, self._until(_CLASSICAL))
-            self.classical = sorted(dict.fromkeys(found), key=self.scorer)
+            for layout, option in classical_options(self.problem, self._until(_CLASSICAL)):
+                self.classical.setdefault(layout, []).append(option)
         return ranked
 
     def _improved(self, layouts: Sequence[Layout]) -> list[Layout]:
         """Local optima, best first, and behind them what they were found from."""
         scored: dict[Layout, float] = {}
-        classical = _varied(self.classical, _CLASSICAL_IMPROVED)
+        theirs = sorted(self.classical, key=self.scorer)
+        classical = _varied(theirs, _CLASSICAL_IMPROVED)
         chosen = list(dict.fromkeys([*_varied(layouts, _IMPROVED), *classical]))
         for number, layout in enumerate(chosen):
             begin = time.perf_counter()
@@ -179,7 +182,7 @@ class _Search:
                 better = improved(layout, self.scorer.downhill, self.may, begin + share)
             scored[better] = self.scorer(better)
         best = sorted(scored, key=scored.__getitem__)
-        return list(dict.fromkeys([*best, *chosen, *self.classical]))
+        return list(dict.fromkeys([*best, *chosen, *theirs]))
 
     def _with_virtual(self, layouts: list[Layout]) -> list[Layout]:
         """Beside the layouts, those with several stages at their positions."""
@@ -197,14 +200,32 @@ class _Search:
     def _judged(self, layouts: Sequence[Layout]) -> Iterator[Judged]:
         """Plans simulated, those that promise most first.
 
-        What a layout promises is its score until its orders are made, which are slower and say more.
+        What a layout promises is its score until its orders are made, which are slower and say more. A classical
+        planner's plan goes before all others, so that there is something to answer with.
         """
         pace = Pace(self.start + _JUDGING * self.budget, self.start + self.budget)
-        entries = []
+        entries: list[Entry] = []
+        theirs = sorted(self.classical, key=self._quick_seconds)[:_AS_PLANNED]
+        for number, layout in enumerate(theirs, start=-_AS_PLANNED):
+            effort, seconds = self._effort(layout), self._quick_seconds(layout) if entries else 0.0
+            entries.append(Entry(seconds, number, effort, self._as_planned(layout, effort, pace)))
         for number, layout in enumerate(self._unlike(layouts)):
             effort = self._effort(layout)
             entries.append(Entry(self.scorer(layout), number, effort, self._tries(layout, effort, pace)))
         return in_turn(entries, pace)
+
+    def _as_planned(self, layout: Layout, effort: float, pace: Pace) -> Iterator[Judged | float]:
+        """Classical planners' own plans of a layout, not only with orders that are made for it."""
+        for option in self.classical[layout]:
+            yield max(option.seconds, self.scorer(layout)) if self.fastest else 0.0  # nothing to answer with yet
+            try:
+                yield self._judge(option.plan(), effort, pace)
+            except PlaitError as error:
+                self.rejected.append((name_of(option.plan()), str(error)))
+
+    def _quick_seconds(self, layout: Layout) -> float:
+        """Of a classical planner's layout, by its own formula and ours, whichever is more."""
+        return max(self.scorer(layout), min(option.seconds for option in self.classical[layout]))
 
     def _effort(self, layout: Layout) -> float:
         """What the time to judge its plans grows with: micro-batches and gradient sums of replicas."""
@@ -241,13 +262,10 @@ class _Search:
                     continue
                 tried.add((plan.schedule, plan.lanes))
                 yield seconds * off
-                start = time.perf_counter()
-                plan = self._ready(plan)
                 try:
-                    found = self._step_time(plan)
-                    off = found / seconds
-                    judged = Judged(found, plan, time.perf_counter() - start)
-                    yield self._summed_otherwise(judged, effort, pace)
+                    judged = self._judge(plan, effort, pace)
+                    off = judged.seconds / seconds
+                    yield judged
                 except PlaitError as error:
                     self.rejected.append((name_of(plan), str(error)))
                     missing = error.missing_bytes if isinstance(error, DoesNotFit) else {}
@@ -258,6 +276,13 @@ class _Search:
             for place, stages in enumerate(layout.positions):
                 reserve[place] += max(missing.get(rank, 0) for rank in plan.stage_ranks(stages[0]))
             self.misjudged[layout.micro_batches] = max(reserve)
+
+    def _judge(self, plan: Plan, effort: float, pace: Pace) -> Judged:
+        """Raises PlaitError where it cannot run."""
+        start = time.perf_counter()
+        plan = self._ready(plan)
+        found = self._step_time(plan)
+        return self._summed_otherwise(Judged(found, plan, time.perf_counter() - start), effort, pace)
 
     def _ready(self, plan: Plan) -> Plan:
         return with_sum_order(plan, self.problem.graph, self.problem.costs)

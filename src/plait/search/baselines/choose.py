@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from plait.errors import PlaitError
-from plait.plan import Plan
+from plait.plan import Plan, validate
 from plait.program import check_memory, compile_program, predict_memory
 from plait.search.baselines.blocks import Numbers
 from plait.search.baselines.layout import Layout
-from plait.search.judge import try_out
 from plait.search.problem import Problem
+from plait.simulate import step_seconds
 
 _JUDGED = 8
 _PER_LAYOUT = 2
@@ -89,7 +89,7 @@ def best_plan(name: str, problem: Problem, found: Iterable[Option]) -> Plan:
                 why = str(error)
     for _, option in sorted(judged, key=lambda pair: pair[0]):
         try:
-            return fitting_plan(option) if len(_beginnings(option)) > 1 else option.plan()
+            return fitting_plan(option)
         except PlaitError as error:
             why = str(error)
     if why:
@@ -128,17 +128,18 @@ def _simulated(option: Option, beginnings: list[int]) -> float:
     plan, problem = option.plan(), option.layout.problem
     rows = plan.batch_size / plan.micro_batches
     seconds = [
-        try_out(
-            replace(plan, micro_batches=count, batch_size=round(count * rows)),
-            problem.graph,
-            problem.costs,
-        ).seconds
+        _step_seconds(replace(plan, micro_batches=count, batch_size=round(count * rows)), problem)
         for count in beginnings
     ]
     if len(beginnings) == 1:
         return seconds[0]
     (short, long), (first, second) = beginnings, seconds
     return second + (plan.micro_batches - long) * (second - first) / (long - short)
+
+
+def _step_seconds(plan: Plan, problem: Problem) -> float:
+    validate(plan, problem.graph)
+    return step_seconds(compile_program(plan, problem.graph), plan, problem.costs)
 
 
 def nothing_fits(name: str, problem: Problem) -> str:
