@@ -109,7 +109,7 @@ def _looks(program: Program, rank: int, kind: str) -> object:
         for op, stage, number, name, gradient, _, first, last, _ in program.ranks[rank]
         for begin in (begins[place.get((stage, number), 0)],)
     )
-    places = tuple(program.stages[index].group(rank).index(rank) for index in stages)  # parts may be of other sizes
+    places = tuple(program.stages[index].group(rank).index(rank) for index in own)  # parts may be of other sizes
     clips = any(ins[0] is Op.CLIP for ins in program.ranks[rank])
     return kind, places, rank if clips else None, tuple(last - first for first, last in spans.values()), done
 
