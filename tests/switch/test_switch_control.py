@@ -137,6 +137,21 @@ def test_counters_over_the_control_channel(switch: Switch) -> None:
     assert status["counters"]["summed"] == 12
 
 
+def test_a_switch_with_many_addresses_answers_from_the_one_it_was_called_by() -> None:
+    with Switch(key=KEY, host="0.0.0.0") as switch:
+        port = switch.address[1]
+
+        def run(number: int) -> torch.Tensor:
+            address = (f"127.0.0.{2 + number}", port)
+            with SwitchWorker(address, job="job", key=KEY, worker=number, count=2, silence_seconds=2.0) as worker:
+                tensor = torch.ones(100)
+                worker.all_reduce(tensor)
+                return tensor
+
+        found = on_all(2, run)
+    assert all(isinstance(tensor, torch.Tensor) and tensor.eq(2.0).all() for tensor in found), found
+
+
 def test_without_the_library_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_path", lambda: None)
     assert "for want of a C compiler" in str(native.missing())
