@@ -6,7 +6,8 @@ after the other in each round; a figure is the median of the rounds, from when a
 sum. `ring` is gloo's own all-reduce; `hierarchical, cut` is the hierarchical sum with its phases overlapping chunk
 after chunk, as PASSING's do, which plans do not use.
 
-`processors` is how busy this machine was: close to 100 % it is the processors that limit, not the links.
+`processors` is how busy this machine was, with whatever else ran on it. Sixteen ranks at 200 Mbit/s are more than two
+cores can carry; the same sums at half the rate show what the links limit.
 
 Claims: at every setting PASSING is 1.45 times as fast as gloo's ring and as a hierarchical sum at 4 hosts and 1.65
 times at 8; it reaches 90 % of its bound (what a host sends, once over its uplink); every way that plans use is
@@ -70,7 +71,7 @@ FASTER, OF_BOUND, OFF = {4: 1.45, 8: 1.65}, 0.9, 0.1
 
 @dataclass(frozen=True)
 class Row:
-    """`busy` is the share of this machine's processors that did not idle."""
+    """`busy` is the share of this machine's processors that did not idle, for us or for others."""
 
     setting: Setting
     way: str
