@@ -73,7 +73,7 @@ def assert_same(found: Outcome, expected: Outcome, *, tolerance: float = 1e-12) 
 
 def assert_close(what: str, found: Tensor, expected: Tensor, tolerance: float = 1e-12) -> None:
     """Equal to within `tolerance` of the largest entry, or of `_SMALL` where all are smaller (a sum that cancels)."""
-    largest = expected.abs().max().item() if expected.numel() else 0.0
+    largest = expected.double().abs().max().item() if expected.numel() else 0.0  # masks are buffers too
     difference = (found.double() - expected.double()).abs().max().item() if expected.numel() else 0.0
     assert found.shape == expected.shape, f"{what}: {tuple(found.shape)}, not {tuple(expected.shape)}"
     assert difference <= tolerance * max(largest, _SMALL), f"{what} differs by {difference} (largest entry {largest})"

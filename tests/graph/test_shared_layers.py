@@ -157,6 +157,27 @@ def test_products_of_sums_and_tensors_that_are_written_to(dims: tuple[int, int])
         assert_same(device.outcome, alone, tolerance=LIMIT)
 
 
+class ScaledHeads(nn.Module):
+    """Heads, each scaled by the same weights: split by heads on one side and along the weights on the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 16, bias=False)
+        self.scale = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.project(x).unflatten(-1, (4, 4))
+        return (heads * (1.0 + self.scale)).square().mean()
+
+
+def test_what_is_split_in_two_ways_has_its_whole_gradient() -> None:
+    torch.manual_seed(0)
+    model, batch = captured(ScaledHeads(), {"x": torch.randn(ROWS, 8)})
+    alone = run_alone(model, batch)
+    for device in run_shared(model, batch, {"project.weight": 0, "scale": 0}, 2):
+        assert_same(device.outcome, alone, tolerance=LIMIT)
+
+
 # The choice
 
 

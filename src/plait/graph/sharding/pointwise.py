@@ -13,7 +13,7 @@ from plait.graph.randomness import called
 from plait.graph.rows import argument
 from plait.graph.sharding.decision import GROUP, Context, Decision
 from plait.graph.sharding.dropout import dropout_of_part
-from plait.graph.sharding.layout import PARTIAL, WHOLE, Layout, Partial, Split
+from plait.graph.sharding.layout import PARTIAL, Layout, Partial, Split
 
 _LINEAR_IN_ALL = {"add", "sub", "neg", "clone", "contiguous", "alias"}
 _SCALED = {"mul", "div"}
@@ -54,7 +54,7 @@ def _beside(node: fx.Node, from_end: int, lead: Split, splits: dict[fx.Node, Spl
     shape = context.shape(node)
     at = len(shape) + from_end
     if at < 0 or shape[at] == 1:
-        return WHOLE if node in splits else context.seen_by_all(node)
+        return context.seen_by_all(node)
     own = splits.get(node)
     if own is not None and own.dim == at:
         context.agree(lead, own, node, shape[at])
