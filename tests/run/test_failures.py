@@ -39,8 +39,10 @@ class Run:
         *,
         boundaries: list[int] | None = None,
         timeout: float = 60.0,
+        **options: Any,
     ) -> None:
-        save_plan(make_plan(case, layout, 2, boundaries=boundaries), folder / "plan.json")
+        plan = make_plan(case, layout, 2, boundaries=boundaries, **options)
+        save_plan(plan, folder / "plan.json")
         settings = Settings(
             job=job,
             plan=folder / "plan.json",
@@ -51,7 +53,7 @@ class Run:
         )
         settings.write(folder / "settings.json")
         self.folder = folder
-        self.num_ranks = sum(layout)
+        self.num_ranks = plan.num_ranks
         self.pids: list[int] = []
         self.steps = 0
         self.error: BaseException | None = None
@@ -165,6 +167,14 @@ def test_a_rank_killed_before_it_has_said_a_word_ends_the_run(tmp_path: Path) ->
 )
 def test_a_death_is_told_with_its_stage_and_micro_batch(tmp_path, monkeypatch, warm_ranks, order, where) -> None:
     assert fragile(tmp_path, monkeypatch, order).failure(20).startswith(f"{where}: killed by SIGKILL")
+
+
+def test_a_death_inside_a_tensor_group_ends_the_others_exchanges(tmp_path, monkeypatch, warm_ranks) -> None:
+    monkeypatch.setenv("FRAGILE", "1 forward 11 kill")  # a step makes eight calls
+    split = {"layers.0.weight": 0, "layers.0.bias": 0, "layers.1.weight": 1}
+    run = Run(tmp_path, fragile_case(), FRAGILE, (1,), tensor=(3,), splits=[split])
+    where = "rank 1 failed, last seen in step 1, stage 0, micro-batch 0 (F s0 m0 rows 0:4)"
+    assert run.failure(20).startswith(f"{where}: killed by SIGKILL")
 
 
 def test_a_process_that_just_leaves_is_noticed(tmp_path, monkeypatch, warm_ranks) -> None:

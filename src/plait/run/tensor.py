@@ -76,30 +76,22 @@ class Parts:
         return frozenset(name for name in names if place == 0 or name in self.splits)
 
 
-def check_parts(code: StageCode, split: Mapping[str, int]) -> None:
-    """Raises PlaitError where a stage cannot split what its plan splits."""
-    for name in split:
-        if name not in code.parts:
-            raise PlaitError(
-                f"stage {code.cut.index} splits {name}, but it stays whole there: what its layers keep together is too "
-                "few parts for its devices, or it is a buffer that is written to. Leave it out of the stage's `split`, "
-                "use smaller tensor groups, or plan again."
-            )
-
-
-def check_tied(plan: Plan, model: Model) -> None:
-    """Raises PlaitError where stages that hold one split parameter would have different parts of it."""
-    cuts = plan.cut(model.graph)
-    for parameter in model.graph.parameters:
-        holding = [
-            (cut, stage)
-            for cut, stage in zip(cuts, plan.stages, strict=True)
-            if parameter.name in stage.split and any(cut.start <= atom < cut.end for atom in parameter.atoms)
-        ]
-        if len(holding) > 1:
-            found = [propagate(Stretch.of(model, c.start, c.end), s.split, s.tensor).parameters for c, s in holding]
-            if len({parts.get(parameter.name) for parts in found}) > 1:
-                raise _unlike(parameter.name)
+def check_splits(plan: Plan, model: Model) -> None:
+    """Raises PlaitError where a stage cannot split what its plan splits, the same on every rank."""
+    parts: dict[str, Split] = {}
+    for index, (cut, stage) in enumerate(zip(plan.cut(model.graph), plan.stages, strict=True)):
+        if not stage.split:
+            continue
+        found = propagate(Stretch.of(model, cut.start, cut.end), stage.split, stage.tensor)
+        for name in stage.split:
+            if name not in found.parameters:
+                why = found.whole.get(name, "it is written to, or read in a way that nothing is known of")
+                raise PlaitError(
+                    f"stage {index} splits {name} over {stage.tensor} devices, but it stays whole there: {why}. Leave "
+                    "it out of the stage's `split`, use smaller tensor groups, or plan again."
+                )
+            if parts.setdefault(name, found.parameters[name]) != found.parameters[name]:
+                raise _unlike(name)
 
 
 def tensor_groups(program: Program) -> list[tuple[str, Ranks]]:

@@ -31,7 +31,7 @@ from plait.run.executor import Executor, StepResult
 from plait.run.materialise import ModelSource, Origin, construct, origin_of
 from plait.run.stage import StageRun
 from plait.run.summing import Summing, groups_of_program
-from plait.run.tensor import Parts, TensorExchange, check_parts, check_tied, holders, same_place, tensor_groups
+from plait.run.tensor import Parts, TensorExchange, check_splits, holders, same_place, tensor_groups
 from plait.run.transport import ReplicaExchange, TorchTransport, Transport
 from plait.simulate import Cause, exposed_seconds
 
@@ -189,6 +189,7 @@ class Trainer:
         self._transport = transport
         self._programs: dict[int, Program] = {}
         self._clip = clip_norm is not None
+        check_splits(plan, model)
         program = self.program(plan.batch_size)
         # The same on all ranks of a stage, so that those of a tensor group exchange in one order.
         split = {ins.stage for rank in program.ranks for ins in rank if ins.op is Op.W}
@@ -196,7 +197,6 @@ class Trainer:
         self._tables = {i: program.stages[i] for i in program.stages_of_rank(self.rank)}
         self._groups = {i: TensorExchange(transport, table.group(self.rank)) for i, table in self._tables.items()}
         codes = {i: self._stage_code(model, i, split_backward=i in split, watched=i in watched) for i in self._tables}
-        check_tied(plan, model)
         self._parts = Parts.of(codes, self._groups)
         self._unused = self._unused_tensors(model) if self.rank == 0 else {}
         if origin is not None:
@@ -344,7 +344,7 @@ class Trainer:
 
     def _stage_code(self, model: Model, index: int, *, split_backward: bool, watched: bool) -> StageCode:
         stage, table = self.plan.stages[index], self._tables[index]
-        code = build_stage(
+        return build_stage(
             model,
             self.plan.cut(model.graph)[index],
             split_rows=stage.replicas > 1,
@@ -353,8 +353,6 @@ class Trainer:
             watched=watched,
             share=TensorShare(stage.split, self._groups[index]) if stage.tensor > 1 else None,
         )
-        check_parts(code, stage.split)
-        return code
 
     def _stage_run(self, model: Model, index: int, code: StageCode, buckets: Mapping[str, Sequence[str]]) -> StageRun:
         recompute = self.plan.stages[index].recompute

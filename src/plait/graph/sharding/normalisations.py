@@ -43,8 +43,10 @@ def layer_norm(node: fx.Node, context: Context) -> Decision | None:
     x, sizes = argument(node, "input"), argument(node, "normalized_shape")
     assert isinstance(x, fx.Node) and isinstance(sizes, (list, tuple))
     split = context.layout(x)
-    if not isinstance(split, Split) or split.dim >= len(context.shape(x)) - len(sizes):
+    if not isinstance(split, Split):
         return None
+    if split.dim >= len(context.shape(x)) - len(sizes):
+        return Decision(why="it normalises along what is split")
     weights = [n for n in (argument(node, "weight"), argument(node, "bias")) if isinstance(n, fx.Node)]
     return Decision(split, {x: split, **{n: context.seen_by_all(n) for n in weights}})
 

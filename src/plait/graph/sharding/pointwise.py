@@ -67,7 +67,8 @@ def _on_terms(node: fx.Node, inputs: list[fx.Node], context: Context) -> Decisio
     """The sum of terms of sums is a term of the sum; so is a term times a number."""
     name = _name(node)
     same = all(isinstance(context.layout(n), Partial) and context.shape(n) == context.shape(node) for n in inputs)
-    numbers_only = name in _SCALED and len(inputs) == 1
+    factors = called(node)[1][:2]
+    numbers_only = name in _SCALED and factors[0] in inputs and _is_number(factors[1])
     if not same or not (name in _LINEAR_IN_ALL or numbers_only) or any(_is_number(a) for a in _added(node, name)):
         return None
     return Decision(PARTIAL, dict.fromkeys(inputs, PARTIAL))
@@ -105,7 +106,7 @@ def running_along(node: fx.Node, context: Context) -> Decision | None:
     if not isinstance(split, Split) or len(node.all_input_nodes) > 1 or not isinstance(dim, int):
         return None
     if dim % len(context.shape(x)) == split.dim:
-        return None
+        return Decision(why="it runs along what is split")
     return Decision(split, {x: split})
 
 

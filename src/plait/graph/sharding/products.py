@@ -85,7 +85,7 @@ def _layer(
     if isinstance(x_split, Split) and x_split.dim != along and result_dim == along:
         read = {n: context.seen_by_all(n) for n in (weight, bias) if n is not None}
         return Decision(x_split, {x: x_split, **read})
-    return None
+    return Decision(why="its weight is whole")
 
 
 def _grouped(context: Context, x: fx.Node, weight: fx.Node, bias: Any, groups: Any) -> Decision | None:

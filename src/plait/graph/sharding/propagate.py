@@ -30,6 +30,7 @@ class Propagation:
     decisions: dict[fx.Node, Decision] = field(default_factory=dict)
     parameters: dict[str, Split] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)  # by parameter or node
+    pinned: frozenset[fx.Node] = frozenset()
 
     def layout(self, node: fx.Node) -> Layout:
         found = self.layouts.get(node, WHOLE)
@@ -77,7 +78,7 @@ def propagate(stretch: Stretch, split: Mapping[str, int], degree: int) -> Propag
 def propagate_once(
     stretch: Stretch, nodes: Iterable[fx.Node], split: Mapping[str, int], degree: int, hints: Mapping[str, Hint]
 ) -> tuple[Propagation, Demands]:
-    found = Propagation()
+    found = Propagation(pinned=stretch.pinned)
     place_parameters(stretch, found, split, degree, hints)
     context = Context(found.layouts, stretch.model.needs_gradient, Demands(), stretch.shapes)
     for node in nodes:

@@ -187,7 +187,7 @@ def chunks(node: fx.Node, context: Context) -> Decision | None:
         return Decision(tuple(split for _ in pieces), {x: split})
     sizes = [int(piece.shape[dim]) for piece in pieces]
     if len(set(sizes)) > 1:
-        return None
+        return Decision(why="it takes pieces of different sizes of what is split")
     if split.sections(shape[dim]) % len(sizes):
         context.demands.cut_into_sections(split.origin, len(sizes))
         return None
@@ -220,7 +220,7 @@ def slices(node: fx.Node, context: Context) -> Decision | None:
     if width == size:
         return Decision(split, {x: split})
     if not isinstance(first, int) or argument(node, "step") != 1 or size % width or first % width:
-        return None
+        return Decision(why="it takes a stretch of what is split that devices do not share evenly")
     if split.sections(size) % (size // width):
         context.demands.cut_into_sections(split.origin, size // width)
         return None
@@ -256,7 +256,7 @@ def cat(node: fx.Node, context: Context) -> Decision | None:
     if any(split.dim != lead.dim or not context.agree(lead, split, n, 1) for n, split in splits.items()):
         return None
     if dim == lead.dim and len(splits) < len(inputs):
-        return None
+        return Decision(why="it puts what is split beside what is whole")
     if dim != lead.dim and len({context.shape(n)[lead.dim] for n in inputs}) > 1:
         return None
     return Decision(lead, {n: splits.get(n, lead) for n in inputs})

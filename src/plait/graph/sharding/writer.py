@@ -137,6 +137,8 @@ class SharedWriter(Writer):
         if wanted == own or isinstance(node.meta.get("val"), (tuple, list)):
             return self.new[node]
         key = (node, wanted)
+        if node in self.found.pinned:  # it may be written to before it is read again
+            return self._brought(node, own, wanted)
         if key not in self._forms:
             self._forms[key] = self._brought(node, own, wanted)
         return self._forms[key]
