@@ -1,6 +1,6 @@
 """From the words on the command line to a captured model with costs, and to a plan."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ class Prepared:
     costs: Costs
     batch_size: int
     example: Any
+    wishes: Wishes = field(default_factory=Wishes)
 
     @property
     def graph(self) -> Graph:
@@ -51,7 +52,8 @@ class Prepared:
 
     def on(self, cluster: Cluster) -> "Prepared":
         """The same job costed for another cluster."""
-        return replace(self, cluster=cluster, costs=self._costs_on(cluster))
+        costs = with_shared_layers(self._costs_on(cluster), self.model, cluster, self.batch_size, self.wishes)
+        return replace(self, cluster=cluster, costs=costs)
 
     def _costs_on(self, cluster: Cluster) -> Costs:
         there, here = ({d.kind for d in c.devices} for c in (cluster, self.cluster))
@@ -108,7 +110,8 @@ def prepare(
     check_wishes(wishes, cluster, rows)
     limits_of(wishes.pins, model.graph)
     costs = estimate_costs(model, example, cluster, job.optimizer, largest_rows=micro_rows(rows, wishes.micro_batches))
-    return Prepared(job, model, cluster, with_shared_layers(costs, model, cluster, rows, wishes), rows, example)
+    costs = with_shared_layers(costs, model, cluster, rows, wishes)
+    return Prepared(job, model, cluster, costs, rows, example, wishes)
 
 
 def micro_rows(batch_size: int, micro_batches: int | None) -> int:

@@ -33,6 +33,7 @@ from plait.search.orders import FUSED, SPLIT, orders, promise
 from plait.search.problem import Problem
 from plait.search.score import Scorer
 from plait.search.seeds import coarse_for, least_memory, rough_for, seeds
+from plait.search.split import check_known
 from plait.search.sum_order import with_sum_order
 from plait.search.turns import Entry, Judged, Pace, in_turn, least_reserve
 from plait.search.virtual import virtual_layouts
@@ -86,7 +87,7 @@ def find_plans(
     wishes = wishes or Wishes()
     check_wishes(wishes, cluster, batch_size)
     problem = Problem(graph, costs, cluster, batch_size, batch, wishes.micro_batches, wishes.overlap or "full")
-    _check_known(wishes, problem)
+    check_known(wishes, problem)
     # Where all stages are of single devices, bounds are higher.
     shared = bool(whole_chain(graph, costs)) and wishes.tensor != 1
     bound = cluster_bound(graph, costs, cluster, batch_size, overlap=problem.overlap, shared_layers=shared)
@@ -326,16 +327,6 @@ class _Search:
 
 def _ways_to_sum(problem: Problem) -> tuple[str, ...]:
     return _WAYS_TO_SUM + (_BY_A_SWITCH if problem.cluster.aggregators else ())
-
-
-def _check_known(wishes: Wishes, problem: Problem) -> None:
-    known = {1, *(one.degree for one in whole_chain(problem.graph, problem.costs))}
-    if wishes.tensor not in (None, *known):
-        raise PlaitError(
-            f"{wishes.tensor} devices were asked for to share each layer, but of {problem.graph.name} it is not known "
-            f"how so many would: {', '.join(map(str, sorted(known)))} can be planned for. A profile never says; a job "
-            "is split over any number that divides the devices of a host."
-        )
 
 
 def _usual_sum(problem: Problem) -> str:
