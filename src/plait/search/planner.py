@@ -203,18 +203,20 @@ class _Search:
         theirs = sorted(self.classical, key=self._quick_seconds)[:_AS_PLANNED]
         for number, layout in enumerate(theirs, start=-_AS_PLANNED):
             effort, seconds = self._effort(layout), self._quick_seconds(layout) if entries else 0.0
-            entries.append(Entry(seconds, number, effort, self._as_planned(layout, effort, pace)))
+            entries.append(Entry(seconds, number, effort, self._as_planned(layout)))
         for number, layout in enumerate(self._unlike(layouts)):
             effort = self._effort(layout)
             entries.append(Entry(self.scorer(layout), number, effort, self._tries(layout, effort, pace)))
         return in_turn(entries, pace)
 
-    def _as_planned(self, layout: Layout, effort: float, pace: Pace) -> Iterator[Judged | float]:
+    def _as_planned(self, layout: Layout) -> Iterator[Judged | float]:
         """Classical planners' own plans of a layout, not only with orders that are made for it."""
         for option in self.classical[layout]:
             yield max(option.seconds, self.scorer(layout)) if self.fastest else 0.0  # nothing to answer with yet
             try:
-                yield self._judge(option.plan(), effort, pace)
+                start = time.perf_counter()
+                plan = option.plan()
+                yield Judged(self._step_time(plan), plan, time.perf_counter() - start)
             except PlaitError as error:
                 self.rejected.append((name_of(option.plan()), str(error)))
 
