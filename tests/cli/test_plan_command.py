@@ -76,9 +76,9 @@ def test_what_is_fixed_holds(data) -> None:
 
 def test_what_is_waited_for_is_told_by_rank_and_cause(data, planned) -> None:
     choices = ("--replicas", "4", "--micro-batches", 1)
-    exposed = data(*choices)["exposed"]  # 32 MB over 1 Gbit/s take longer than all that is computed
+    exposed = data(*choices)["exposed"]  # sums of 33.5 MB over 1 Gbit/s take 268 ms, all that is computed 192 ms
     assert len(exposed) == 4
-    assert all(rank["exposed_seconds"]["gradient"] > 0.1 for rank in exposed)
+    assert all(rank["exposed_seconds"]["gradient"] >= 0.268 - 0.192 for rank in exposed)
     said = planned(*choices).out
     assert "Exposed communication" in said and "gradient" in said and "hideable" in said
     assert "wait for gradient sums cannot be hidden" in " ".join(said.split())

@@ -51,6 +51,7 @@ _SPLITTING = ("zb-h1", "zb-h2", "zb-v")
 MANY_STAGES = ("interleaved", "zb-v")
 _VIRTUAL = 3  # layouts of which those with several stages at a position are made
 _AS_PLANNED = 8  # classical planners' layouts that are judged with their own orders too
+_AS_PLANNED_SHARE = 0.2  # of the time, at most, for one of them
 _IMPROVED, _CLASSICAL_IMPROVED = 12, 6  # seeds that local search starts from, and classical planners' layouts
 
 
@@ -206,21 +207,24 @@ class _Search:
         """
         pace = Pace(self.start + _JUDGING * self.budget, self.start + self.budget)
         entries: list[Entry] = []
-        theirs = sorted(self.classical, key=self._quick_seconds)[:_AS_PLANNED]
+        quick = [layout for layout in self.classical if pace.share(self._effort(layout)) <= _AS_PLANNED_SHARE]
+        theirs = sorted(quick, key=self._quick_seconds)[:_AS_PLANNED]
         for number, layout in enumerate(theirs, start=-_AS_PLANNED):
             effort, seconds = self._effort(layout), self._quick_seconds(layout) if entries else 0.0
-            entries.append(Entry(seconds, number, effort, self._as_planned(layout, effort, pace)))
+            entries.append(Entry(seconds, number, effort, self._as_planned(layout)))
         for number, layout in enumerate(self._unlike(layouts)):
             effort = self._effort(layout)
             entries.append(Entry(self.scorer(layout), number, effort, self._tries(layout, effort, pace)))
         return in_turn(entries, pace)
 
-    def _as_planned(self, layout: Layout, effort: float, pace: Pace) -> Iterator[Judged | float]:
+    def _as_planned(self, layout: Layout) -> Iterator[Judged | float]:
         """Classical planners' own plans of a layout, not only with orders that are made for it."""
         for option in self.classical[layout]:
             yield max(option.seconds, self.scorer(layout)) if self.fastest else 0.0  # nothing to answer with yet
             try:
-                yield self._judge(option.plan(), effort, pace)
+                start = time.perf_counter()
+                plan = option.plan()
+                yield Judged(self._step_time(plan), plan, time.perf_counter() - start)
             except PlaitError as error:
                 self.rejected.append((name_of(option.plan()), str(error)))
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from plait.plan import Plan
 
-_PROVING = 0.8  # times what it took to judge a plan, for the check and the bound of the one that is answered with
-_LATE = 0.5  # seconds by which the first plan may be late
+_PROVING = 1.0  # times what it took to judge a plan, for the check and the bound of the one that is answered with
+_LATE = 0.3  # seconds by which the first plan may be late
 _PATIENCE = 0.1  # seconds of a step that are worth as much as the time to find them, both as shares
 EXPECTED = 0.25, 1024.0  # seconds to judge 1024 micro-batches of replicas
 
@@ -60,9 +60,13 @@ class Pace:
         proving = _PROVING * max(seconds, best.judging_seconds)
         return time.perf_counter() + seconds <= min(self.deadline, self.end - proving)
 
+    def share(self, effort: float) -> float:
+        """Of the time there was."""
+        return self._seconds(effort) / self.whole
+
     def patience(self, effort: float) -> float:
-        """By what a promise counts for more because of the share of the time it would take."""
-        return 1 + _PATIENCE * self._seconds(effort) / self.whole
+        """By what a promise counts for more because of the time it would take."""
+        return 1 + _PATIENCE * self.share(effort)
 
     @contextmanager
     def measured(self, effort: float) -> Iterator[None]:

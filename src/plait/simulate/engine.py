@@ -8,8 +8,8 @@
 - A rank goes on to the links only when no event is before its clock, so that "first" is by time. It runs ahead of
   the others only through computation, which nobody else can see.
 - A computation with something inside it is done in parts, with that between them.
-- Where a step uses sums of the one before, two are simulated: what the first leaves on the links is there when the
-  second begins. A rank that waits for others updates meanwhile what it can.
+- Where a step uses sums of the one before, steps are simulated until one leaves behind what the one before it left:
+  that is how long each of many takes. A rank that waits for others updates meanwhile what it can.
 
 One heap operation per message rather than per instruction keeps a million instructions within a second or two.
 """
@@ -34,6 +34,9 @@ from plait.simulate.times import Times
 _F, _B, _I, _W, _SEND, _RECV, _FREE = Op.F, Op.B, Op.I, Op.W, Op.SEND, Op.RECV, Op.FREE
 
 
+_MOST_STEPS, _ALIKE = 8, 1e-6  # in a row; of a step
+
+
 def simulate(program: Program, plan: Plan, costs: Costs) -> Timeline:
     """The timeline of one step."""
     with no_collection():
@@ -49,18 +52,18 @@ def step_seconds(program: Program, plan: Plan, costs: Costs) -> float:
 
 
 def _simulated(program: Program, plan: Plan, costs: Costs, records: list[Record] | None) -> float:
-    """The end of a step in a row of many: of the second, or of the third where the second leaves others sums behind."""
+    """The end of a step in a row of many, which leaves behind what it found. Most rows come to that with the second."""
     script = script_of(program)
     engine = _Engine(program, script, plan, costs, None if script.carries else records)
     end = engine.run()
-    for _ in range(2 if script.carries else 0):
+    for _ in range(_MOST_STEPS if script.carries else 0):
         before = engine.left_behind(end)
         if records is not None:
             records.clear()
             records += [(r, "reduce", Instruction(Op.REDUCE, name=b), 0.0, e) for (r, b), e in before.sums.items() if e]
         engine = _Engine(program, script, plan, costs, records, before)
         end = engine.run()
-        if engine.left_behind(end).sums.keys() == before.sums.keys():
+        if engine.left_behind(end).is_like(before, _ALIKE * end):
             break
     if records is not None and script.carries:  # what goes on in the next step is shown at the beginning of this one
         records[:] = [(rank, lane, ins, start, min(until, end)) for rank, lane, ins, start, until in records]
@@ -73,6 +76,12 @@ class _LeftBehind(NamedTuple):
 
     channel_free: Sequence[float]
     sums: Mapping[tuple[int, str], float]
+
+    def is_like(self, other: "_LeftBehind", seconds: float) -> bool:
+        """Whether it is the same but for so many seconds."""
+        return self.sums.keys() == other.sums.keys() and all(
+            abs(end - other.sums[key]) <= seconds for key, end in self.sums.items()
+        )
 
 
 class _Engine:
