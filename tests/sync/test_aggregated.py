@@ -168,7 +168,7 @@ def test_the_ring_in_its_stead_needs_the_ranks_that_are_left() -> None:
     """A rank that ends is no matter of the switch: the sum fails, in time and by name."""
 
     def work(rank: int) -> str:
-        way = synchronizer(Switch(), [(0,), (1,)], [(0,), (1,)], limit=1.0)
+        way = synchronizer(Switch(), [(0,), (1,)], [(0,), (1,)], limit=2.5)
         way.all_reduce(torch.ones(3)).wait()
         if rank == 1:
             return ""

@@ -1,6 +1,7 @@
 """Synchronizers in a script of one's own, most of all under DistributedDataParallel."""
 
 import hashlib
+import multiprocessing
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ import pytest
 import torch
 import torch._dynamo  # DistributedDataParallel wants it: once for all ranks that are forked from here
 import torch.distributed as dist
-from forked import RankError, on_ranks
+from forked import LIMIT, RankError, on_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -23,7 +24,7 @@ from plait.sync import SumFailed, Synchronizer, strategy_of
 from plait.sync.conveyor import Conveyor, Job
 
 KEY = "a key"
-ENDS_SECONDS = 2.0
+FORK = multiprocessing.get_context("fork")
 needs_switch = pytest.mark.skipif(native.missing() is not None, reason=str(native.missing()))
 
 
@@ -125,6 +126,13 @@ def test_a_switch_that_ends_in_mid_training_costs_nothing_but_time() -> None:
     with Switch(key=KEY) as daemon:
         address = "{}:{}".format(*daemon.address)
 
+        reached, ended = FORK.Event(), FORK.Event()
+
+        def end() -> None:
+            reached.wait(LIMIT)
+            daemon.close()
+            ended.set()
+
         def work(rank: int) -> int:
             two_hosts(rank)
             way = plait.sync.passing(address, key=KEY, mean=False)
@@ -134,10 +142,11 @@ def test_a_switch_that_ends_in_mid_training_costs_nothing_but_time() -> None:
                 assert torch.equal(tensor, torch.full((100_000,), 6.0 + 4 * number))
                 assert way.strategy.turns.attempt == (number > 3)  # type: ignore[attr-defined]
                 if number == 3:
-                    time.sleep(2 * ENDS_SECONDS)
+                    reached.set()
+                    assert ended.wait(LIMIT)
             return number
 
-        threading.Timer(ENDS_SECONDS, daemon.close).start()
+        threading.Thread(target=end, daemon=True).start()
         assert on_ranks(4, work) == [7] * 4
 
 
@@ -164,7 +173,7 @@ def test_the_future_is_not_done_before_the_sum_is() -> None:
 def test_a_rank_that_is_gone_fails_the_backward_with_words() -> None:
     def work(rank: int) -> str:
         two_hosts(rank)
-        way = plait.sync.hierarchical(timeout_seconds=1.0)
+        way = plait.sync.hierarchical(timeout_seconds=2.5)
         module = DistributedDataParallel(model(torch.float64))
         module.register_comm_hook(way, plait.sync.hook)
         if rank == 3:
