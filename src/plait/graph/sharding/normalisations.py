@@ -21,6 +21,7 @@ def batch_norm(node: fx.Node, context: Context) -> Decision | None:
         size = context.shape(mean)[0]
         if isinstance(split, Split) and split.dim == 1:
             context.agree(split, lead, mean, size)
+            lead = Split(0, lead.cells, lead.unit, split.origin)  # what later nodes ask is for the layer before to do
         other = context.layout(variance)
         if isinstance(other, Split) and not other.same_part(lead):
             context.demands.like(other.origin, lead, size)
