@@ -40,7 +40,7 @@ def shared(made: tuple[Graph, Costs], *degrees: int, exchanged: float = 0.0) -> 
 
 
 def found(made: tuple[Graph, Costs], cluster: Cluster, batch_size: int, **wishes: object) -> Answer:
-    answer = find_plans(*made, cluster, batch_size=batch_size, wishes=Wishes(**wishes), budget_seconds=1.0)
+    answer = find_plans(*made, cluster, batch_size=batch_size, wishes=Wishes(**wishes), budget_seconds=10.0)
     for candidate in answer.candidates:
         validate(candidate.plan, made[0])
         assert candidate.step_seconds >= answer.bound_seconds * (1 - 1e-9)
