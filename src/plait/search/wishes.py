@@ -77,8 +77,11 @@ def _check_tensor(wishes: Wishes, cluster: Cluster) -> None:
 
 
 def tensor_degrees(cluster: Cluster, wishes: Wishes) -> list[int]:
-    """How many devices may share layers: those asked for, or all numbers that divide a host's devices."""
-    if wishes.tensor is not None:
-        return [wishes.tensor] if wishes.tensor > 1 else []
+    """How many devices may share layers: those asked for, or all numbers that divide a host's devices.
+
+    Who fixes the replicas of stages alone wants them to be replicas.
+    """
+    if wishes.tensor is not None or wishes.replicas is not None:
+        return [wishes.tensor] if wishes.tensor is not None and wishes.tensor > 1 else []
     sizes = {len(cluster.devices_of(host.name)) for host in cluster.hosts}
     return sorted({degree for size in sizes for degree in range(2, min(size, MOST_TENSOR) + 1) if size % degree == 0})
