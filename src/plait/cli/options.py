@@ -27,7 +27,11 @@ StagesOption = Annotated[
 ]
 ReplicasOption = Annotated[
     str | None,
-    typer.Option("--replicas", help="Devices per stage, one number each, as in 3,2: replicas, unless --tensor.", rich_help_panel=_FIXED),
+    typer.Option(
+        "--replicas",
+        help="Devices per stage, one number each, as in 3,2: replicas, unless --tensor.",
+        rich_help_panel=_FIXED,
+    ),
 ]
 TensorOption = Annotated[
     int | None,
