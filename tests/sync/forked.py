@@ -1,5 +1,11 @@
-"""Ranks as forked processes that reach each other over gloo on the loopback interface."""
+"""Ranks as forked processes that reach each other over gloo on the loopback interface.
 
+What earlier tests left to be collected is collected before, and never in a rank: it may want to join threads, of which
+a forked process has none.
+"""
+
+import faulthandler
+import gc
 import multiprocessing
 import os
 import tempfile
@@ -26,27 +32,31 @@ def on_ranks(num_ranks: int, work: Callable[[int], Any], *, seconds: float = LIM
     processes = []
     receivers = {}
     with tempfile.TemporaryDirectory() as folder:
+        gc.collect()
+        gc.freeze()
         for rank in range(num_ranks):
             receiver, sender = _FORK.Pipe(duplex=False)
-            process = _FORK.Process(target=_rank, args=(work, rank, num_ranks, folder, sender), daemon=True)
+            process = _FORK.Process(target=_rank, args=(work, rank, num_ranks, folder, seconds, sender), daemon=True)
             process.start()
             sender.close()
             processes.append(process)
             receivers[receiver] = rank
+        gc.unfreeze()
         try:
-            return _answers(receivers, seconds)
+            return _answers(receivers, Path(folder), seconds)
         finally:
             for process in processes:
                 process.kill()
                 process.join()
 
 
-def _answers(receivers: dict[Any, int], seconds: float) -> list[Any]:
+def _answers(receivers: dict[Any, int], folder: Path, seconds: float) -> list[Any]:
     found: dict[int, Any] = {}
     while receivers:
         ready = wait(list(receivers), seconds)
         if not ready:
-            raise RankError(f"ranks {sorted(receivers.values())} hang")
+            stacks = "".join(path.read_text() for path in sorted(folder.glob("stack-*")))
+            raise RankError(f"ranks {sorted(receivers.values())} hang\n{stacks}")
         for receiver in ready:
             rank = receivers.pop(receiver)
             try:
@@ -59,7 +69,9 @@ def _answers(receivers: dict[Any, int], seconds: float) -> list[Any]:
     return [found[rank] for rank in sorted(found)]
 
 
-def _rank(work: Callable[[int], Any], rank: int, num_ranks: int, folder: str, sender: Any) -> None:
+def _rank(work: Callable[[int], Any], rank: int, num_ranks: int, folder: str, seconds: float, sender: Any) -> None:
+    stack = (Path(folder) / f"stack-{rank}").open("w")
+    faulthandler.dump_traceback_later(0.9 * seconds, file=stack)
     try:
         torch.set_num_threads(1)
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
